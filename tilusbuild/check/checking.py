@@ -172,7 +172,7 @@ def _read_cases(request: CheckRequest, script: Script) -> list[tuple[str, Case]]
     manifest's order. Raises `InputError` for a damaged case."""
     top = os.path.abspath(os.path.join(request.root, TESTS, script.hash))
     try:
-        # Their numbers are those of the manifest's `sizes`.
+        # A directory's name is the number of its case in the manifest's `sizes`.
         names = sorted(os.listdir(top), key=int)
         all_cases = [(f"{top}/{name}", read_case(f"{top}/{name}")) for name in names]
     except FileNotFoundError:
@@ -252,7 +252,7 @@ class _ScriptCheck:
         """Call a program with a case and time it; return the outcome. A damaged library is not
         called, and a program that is wrong is not timed."""
         candidate = make_candidate(self.script, program)
-        # A damaged library may do anything.
+        # A damaged library is not opened, as it may do anything.
         damage = self._find_damage(program)
         if damage:
             return Outcome(candidate, CORRUPT, damage)
@@ -263,9 +263,11 @@ class _ScriptCheck:
                 self.bench.time_program(case, candidate, number, expected=0.0)
                 for number in range(_SAMPLES)
             ]
-        wrong = next((answer for answer in answers if answer.status != OK), None)
-        if wrong is not None:
-            return Outcome(candidate, wrong.status, wrong.why, error=check_answer.error)
+        failed_answer = next((answer for answer in answers if answer.status != OK), None)
+        if failed_answer is not None:
+            return Outcome(
+                candidate, failed_answer.status, failed_answer.why, error=check_answer.error
+            )
         samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
         seconds = median(samples or [0])
         return Outcome(candidate, OK, seconds=seconds, samples=samples, error=check_answer.error)
@@ -350,7 +352,7 @@ def _report_waiting() -> None:
 
 def _check_same_device(path: str, facts: Mapping[str, object]) -> None:
     """Raise `InputError` for a log with measurements of another device."""
-    # Its answers would be taken for those of this device.
+    # Else the log's answers would be taken for those of this device.
     for row in read_lines(path):
         device = row.get("device")
         if isinstance(device, dict) and any(facts.get(n) != value for n, value in device.items()):

@@ -73,38 +73,39 @@ def format_report(rows: Sequence[ResultLine]) -> str:
             lines += [f"  {line}" for line in row.why]
         elif not row.cases:
             lines.append("  no case: not checked")
-    groups: dict[tuple[str, str], list[CheckedLine]] = {}
+    calls_by_case: dict[tuple[str, str], list[CheckedLine]] = {}
     for call in calls:
-        groups.setdefault((call.script, str(dict(call.sizes))), []).append(call)
-    best_seconds = [_find_least_seconds(group) for group in groups.values()]
+        calls_by_case.setdefault((call.script, str(dict(call.sizes))), []).append(call)
+    best_seconds = [_find_least_seconds(case_calls) for case_calls in calls_by_case.values()]
     chosen_seconds = [
-        _find_least_seconds([call for call in group if call.chosen]) for group in groups.values()
+        _find_least_seconds([call for call in case_calls if call.chosen])
+        for case_calls in calls_by_case.values()
     ]
-    # In one call, so that the two columns have one unit.
+    # Formatted by one call, so that the two columns have one unit.
     unit, times = format_times([*best_seconds, *chosen_seconds])
-    best_times, chosen_times = times[: len(groups)], times[len(groups) :]
+    best_times, chosen_times = times[: len(calls_by_case)], times[len(calls_by_case) :]
     cells = [
         (
-            group[0].script,
-            _format_sizes(group[0]),
-            len(group),
-            _count_outcomes(group),
+            case_calls[0].script,
+            _format_sizes(case_calls[0]),
+            len(case_calls),
+            _count_outcomes(case_calls),
             best_times[number],
             chosen_times[number],
         )
-        for number, group in enumerate(groups.values())
+        for number, case_calls in enumerate(calls_by_case.values())
     ]
     if cells:
         headers = ("script", "sizes", "programs", "outcome", f"best ({unit})", f"chosen ({unit})")
         lines += ["", format_table(headers, cells).rstrip("\n")]
-    wrong = [call for call in calls if call.status != OK]
-    for call in wrong[:_MAX_SHOWN]:
+    wrong_calls = [call for call in calls if call.status != OK]
+    for call in wrong_calls[:_MAX_SHOWN]:
         name = f"{call.script}/{call.program} {call.target}"
         lines += ["", f"{name} at {_format_sizes(call)}: {call.status}"]
         reason_lines = call.why.splitlines()[:_MAX_REASON_LINES]
         lines += [f"  {line}" for line in [*reason_lines, f"again: {call.again}"]]
-    if len(wrong) > _MAX_SHOWN:
-        lines += ["", f"and {len(wrong) - _MAX_SHOWN} more"]
+    if len(wrong_calls) > _MAX_SHOWN:
+        lines += ["", f"and {len(wrong_calls) - _MAX_SHOWN} more"]
     return "\n".join(lines) + "\n"
 
 

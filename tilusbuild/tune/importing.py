@@ -168,7 +168,7 @@ def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
     if not all(0 <= note.integers.get(key, -1) < _MAX_SIZE for key in log.script.keys):
         raise ValueError("malformed: a size is missing, or is not one")
     label = _to_case(note).label
-    # Removed first, so that the order is that of the last ones.
+    # Removed before it is set, so that the case moves to the end of the dictionary.
     log.cases.pop(label, None)
     log.cases[label] = note
     log.begun += 1
@@ -178,14 +178,14 @@ def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
 def _add_answer(log: ScriptLog, row: dict[str, Any]) -> bool:
     """Add an answer to the log, unless the script does not have its program. Return whether it has.
     Raises `ValueError` for a malformed row."""
-    # It reaches tables, which people read on a terminal.
+    # The text reaches tables, which people read on a terminal: control characters become blanks.
     why = "".join(c if c.isprintable() else " " for c in str(row.get("why"))[:_MAX_TEXT])
     row = {**row, "why": why}
     (case, program, question, number), answer = parse_answer(row)
-    # By the hash: it names the very code that was measured.
+    # The log has hashes of programs, which are those of the very code that was measured.
     if program not in log.script.programs.values():
         return False
-    # Of two answers the first counts: what was asked next followed from it.
+    # Of two answers to a question the first counts: later questions followed from it.
     log.answers.setdefault((case, program), {}).setdefault((question, number), answer)
     log.rows.append(row)
     return True
@@ -223,7 +223,11 @@ def _decide_case(
     log: ScriptLog, note: CaseNote, programs: list[Candidate], refusals: Mapping[str, Refusal]
 ) -> tuple[Decision, str]:
     """Return the decision for a case by its logged answers, and the reason why it is not final; ""
-    for a final one."""
+    for a final one.
+
+    The winner is the first program whose time is within `TIE` of the best. A decision is final if
+    its winner was checked twice, or if all programs have an outcome and none is usable.
+    """
     answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
     outcomes: list[Outcome] = []
     for program in programs:
@@ -231,22 +235,25 @@ def _decide_case(
         outcome = _find_outcome(program, program_answers, refusals.get(program.hash))
         if outcome is not None:
             outcomes.append(outcome)
-    times = {
+    seconds_by_number = {
         outcome.program.index: outcome.seconds
         for outcome in outcomes
         if outcome.seconds is not None
     }
-    bound = min(times.values(), default=0.0) * (1 + TIE)
-    best = min((index for index, seconds in times.items() if seconds <= bound), default=None)
-    winner = next((outcome for outcome in outcomes if outcome.program.index == best), None)
-    unseen = len(programs) - len(outcomes)
+    tie_seconds = min(seconds_by_number.values(), default=0.0) * (1 + TIE)
+    best_number = min(
+        (index for index, seconds in seconds_by_number.items() if seconds <= tie_seconds),
+        default=None,
+    )
+    winner = next((outcome for outcome in outcomes if outcome.program.index == best_number), None)
+    unseen_count = len(programs) - len(outcomes)
     undecided = ""
-    if winner is None and unseen:
-        undecided = f"{format_count(unseen, 'program')} not measured, and no other is usable"
-    # A race ends with a second check of its winner: checks count from 0.
+    if winner is None and unseen_count:
+        undecided = f"{format_count(unseen_count, 'program')} not measured, and no other is usable"
+    # A race ends with a second check of its winner, which has the number 1.
     elif winner is not None and ("check", 1) not in answers[winner.program.hash]:
-        undecided = f"program {best} was not checked again"
-    return Decision(_to_case(note), winner, tuple(outcomes), unseen), undecided
+        undecided = f"program {best_number} was not checked again"
+    return Decision(_to_case(note), winner, tuple(outcomes), unseen_count), undecided
 
 
 def _find_outcome(
@@ -254,9 +261,9 @@ def _find_outcome(
 ) -> Outcome | None:
     """Return a program's outcome by its answers; None without a sample, a failure or a refusal."""
     samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
-    wrong = next((answer for answer in answers if answer.status != OK), None)
-    if wrong is not None:
-        status, why, is_refusal = wrong.status, wrong.why, wrong.is_refusal
+    failed_answer = next((answer for answer in answers if answer.status != OK), None)
+    if failed_answer is not None:
+        status, why, is_refusal = failed_answer.status, failed_answer.why, failed_answer.is_refusal
         return Outcome(program, status, why, samples=samples, is_refusal=is_refusal)
     if refusal is not None:
         return make_refused_outcome(program, refusal)

@@ -29,7 +29,7 @@ Input: TypeAlias = "Array | int | float | bool | StructInput | None"
 
 
 # Names of the types that NumPy itself does not have.
-_NARROW = frozenset(row.numpy for row in DTYPES.values() if not row.struct)
+_ML_DTYPES_NAMES = frozenset(row.numpy for row in DTYPES.values() if not row.struct)
 
 
 def get_numpy_type(dtype: str) -> np.dtype[Any]:
@@ -42,7 +42,7 @@ def get_numpy_type(dtype: str) -> np.dtype[Any]:
             f"there are no NumPy arrays of {dtype}: run and tune cannot make or check one",
             hint="call the kernel from Python, as tilusbuild.load gives it, or declare u8",
         )
-    if name not in _NARROW:
+    if name not in _ML_DTYPES_NAMES:
         return np.dtype(name)
     import ml_dtypes
 
@@ -70,11 +70,11 @@ def generate_inputs(
             inputs[argument.name] = sizes[argument.name]  # type: ignore[assignment]
         else:
             inputs[argument.name] = _draw_scalar(argument, random)
-    # Members of structs take sizes and numbers by name, so the others come first.
-    known = {**derive_sizes(signature, dims), **inputs}
+    # A member of a struct may have the number of another argument, so structs come last.
+    value_of_name = {**derive_sizes(signature, dims), **inputs}
     for argument in signature.callable_arguments:
         if is_struct(argument.dtype):
-            inputs[argument.name] = _make_struct(argument, sizes, known, random)
+            inputs[argument.name] = _make_struct(argument, sizes, value_of_name, random)
     return inputs
 
 
@@ -103,13 +103,13 @@ def derive_sizes(signature: Signature, dims: Mapping[str, int]) -> dict[str, int
                 raise input_error(
                     f'axis {axis} of "{argument.name}" has stride {declared_stride}, that of a'
                     f" dense array {stride}: run and tune call with dense arrays",
-                    hint=_FROM_PYTHON,
+                    hint=_FROM_PYTHON_HINT,
                 )
             stride *= shape[axis]
     return values
 
 
-_FROM_PYTHON = "call it from Python, as tilusbuild.load gives it"
+_FROM_PYTHON_HINT = "call it from Python, as tilusbuild.load gives it"
 
 
 def to_call_value(argument: Argument, value: Input) -> Input | bytes:
@@ -147,9 +147,8 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
     known_names: list[str] = []
     for argument in signature.value_arguments:
         if is_struct(argument.dtype):
-            known_names += [
-                name for _, name in _list_members(argument)
-            ]  # `p.alpha`, `p.strides[0]`
+            # As `p.alpha` and `p.strides[0]`.
+            known_names += [name for _, name in _list_members(argument)]
         elif not argument.is_tensor and not argument.is_stride:
             known_names.append(argument.name)
     for name in sizes:
@@ -171,7 +170,8 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
 def _address_error(name: str) -> InputError:
     return input_error(
         f'"{name}" is an address that no file can hold: null, 0, is all that run and tune can pass',
-        hint=f"give {name} = 0 in [script.….tune] sizes, or as --size {name}=0; or {_FROM_PYTHON}",
+        hint=f"give {name} = 0 in [script.….tune] sizes, or as --size {name}=0;"
+        f" or {_FROM_PYTHON_HINT}",
     )
 
 
@@ -179,14 +179,13 @@ def _look_up_size(argument: Argument, sizes: Mapping[str, Value], signature: Sig
     """Return the size given for a dimension, checked against its range. Raises `InputError`."""
     value = sizes.get(argument.name)
     if not isinstance(value, int) or isinstance(value, bool):
-        all_sizes = {a.name: sizes.get(a.name, 1024) for a in signature.dimensions}
-        example = ",".join(f"{name}={size}" for name, size in all_sizes.items())
-        raise input_error(
-            f'no size for dimension "{argument.name}"'
-            if value is None
-            else f"size {argument.name}={value} is not a whole number",
-            hint=f"give all in [script.….tune] sizes, or as --size {example}",
-        )
+        names = [dimension.name for dimension in signature.dimensions]
+        example = ",".join(f"{name}={sizes.get(name, 1024)}" for name in names)
+        message = f"size {argument.name}={value} is not a whole number"
+        if value is None:
+            message = f'no size for dimension "{argument.name}"'
+        hint = f"give all in [script.….tune] sizes, or as --size {example}"
+        raise input_error(message, hint=hint)
     # No dimension is below 0, whatever the range says.
     low = max(0, argument.low or 0)
     limits = get_integer_limits(argument.dtype)
@@ -265,8 +264,8 @@ def narrow_floats(values: Array, dtype: str) -> Array:
     narrow_type = get_numpy_type(dtype)
     if DTYPES[dtype].bits == 8:
         # Without this, e4m3, which has no infinity, would turn large values into NaN.
-        codes = np.arange(256, dtype=np.uint8).view(narrow_type).astype(np.float32)
-        largest = codes[np.isfinite(codes)].max()
+        all_values = np.arange(256, dtype=np.uint8).view(narrow_type).astype(np.float32)
+        largest = all_values[np.isfinite(all_values)].max()
         values = np.clip(values, -largest, largest)
     with np.errstate(over="ignore", invalid="ignore"):
         return values.astype(narrow_type)
@@ -274,7 +273,7 @@ def narrow_floats(values: Array, dtype: str) -> Array:
 
 def widen_floats(value: Any) -> Any:
     """Return an array as a reference gets it: bf16 and fp8 as f32, others unchanged."""
-    if isinstance(value, np.ndarray) and value.dtype.name in _NARROW:
+    if isinstance(value, np.ndarray) and value.dtype.name in _ML_DTYPES_NAMES:
         return value.astype(np.float32)
     return value
 
@@ -291,20 +290,20 @@ def _check_members(argument: Argument, sizes: Mapping[str, Value]) -> None:
 def _make_struct(
     argument: Argument,
     sizes: Mapping[str, Value],
-    known: Mapping[str, object],
+    value_of_name: Mapping[str, object],
     random: np.random.Generator,
 ) -> StructInput:
     """Return a struct's members. Raises `InputError`.
 
     A member is the size of its full name, as `p.alpha` or `p.strides[0]`; else the number of the
-    call with its own name, from `known`; else random.
+    call with its own name, from `value_of_name`; else random.
     """
     members: StructInput = {}
     for member, name in _list_members(argument):
         if name in sizes:
             number = _check_number(name, member.dtype, sizes[name])
-        elif member.elements is None and isinstance(known.get(member.name), int | float):
-            number = _check_number(name, member.dtype, known[member.name])
+        elif member.elements is None and isinstance(value_of_name.get(member.name), int | float):
+            number = _check_number(name, member.dtype, value_of_name[member.name])
         else:
             number = round_to_dtype(_draw_number(member.dtype, random), member.dtype)
         if member.elements is None:
@@ -322,9 +321,11 @@ def _list_members(argument: Argument) -> Iterator[tuple[StructMember, str]]:
 
 def _check_number(name: str, dtype: str, value: object) -> Number:
     """Return a value rounded to an element type. Raises `InputError` if the type excludes it."""
-    limits = (
-        (0, 1) if dtype == "bool" else (0, 0) if dtype == POINTER else get_integer_limits(dtype)
-    )
+    limits = get_integer_limits(dtype)
+    if dtype == "bool":
+        limits = (0, 1)
+    elif dtype == POINTER:
+        limits = (0, 0)
     if limits is None:
         if not isinstance(value, int | float):
             raise input_error(f"{name}={value} is not a number, which {dtype} needs")

@@ -68,7 +68,7 @@ def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> Ou
     place = manifest.locate_value("script", script, "tune", "ref")
     manifest_keys = tune.given
     function = load_reference(manifest.root, tune.ref, place)
-    # Not the model's own values: without the keys, the default follows from the element type.
+    # Without the keys, the tolerances follow from the element type, not from the model's defaults.
     rtol = tune.rtol if "rtol" in manifest_keys else None
     atol = tune.atol if "atol" in manifest_keys else None
     return OutputCheck(function, rtol, atol, _digest_reference(manifest.root, tune.ref, rtol, atol))
@@ -78,15 +78,17 @@ def _digest_reference(root: str, ref: str, rtol: float | None, atol: float | Non
     """Return the digest of the reference, the tolerances, and the loaded modules in the directory
     of the reference."""
     # The reference may have imported any of them. Modules elsewhere do not belong to the project.
-    reference = os.path.join(root, ref.partition(":")[0])
-    directory = os.path.join(os.path.dirname(reference), "")
+    reference_path = os.path.join(root, ref.partition(":")[0])
+    directory = os.path.join(os.path.dirname(reference_path), "")
     paths = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
-    files = {p for p in paths if p.startswith(directory) and "site-packages" not in p}
+    module_paths = {
+        path for path in paths if path.startswith(directory) and "site-packages" not in path
+    }
     hasher = hashlib.sha256(f"{ref} {rtol!r} {atol!r}".encode())
-    for path in sorted({reference, *files}):
-        code = try_read_bytes(path)
-        if code is not None:
-            hasher.update(hashlib.sha256(code).digest())
+    for path in sorted({reference_path, *module_paths}):
+        content = try_read_bytes(path)
+        if content is not None:
+            hasher.update(hashlib.sha256(content).digest())
     return hasher.hexdigest()
 
 
@@ -121,11 +123,11 @@ def prepare_case(
 ) -> Case:
     """Write a case with its expected outputs into a new directory, and return the case. The
     reference is called once. Raises `InputError` and `OSError`."""
-    # Before the directory is made: a mistake in the sizes leaves nothing.
+    # Made before the directory is: a mistake in the sizes leaves no directory behind.
     inputs_by_name = inputs.generate_inputs(signature, sizes, seed=seed)
     expected_outputs: Mapping[str, Any] = {}
     if check.function is not None:
-        # Copies, which the reference may overwrite.
+        # The reference gets copies, because it may overwrite its arguments.
         reference_inputs = {
             name: inputs.widen_floats(copy.deepcopy(value))
             for name, value in inputs_by_name.items()
@@ -134,7 +136,7 @@ def prepare_case(
     os.makedirs(directory)
     arguments = []
     dimensions = inputs.check_sizes(signature, sizes)
-    # `launch` takes the dimensions and strides, too, which a call of `load` derives.
+    # The plain C `launch` takes dimensions and strides, too, which a call from Python leaves out.
     values = {**inputs.derive_sizes(signature, dimensions), **inputs_by_name}
     for declared in signature.value_arguments:
         value = values[declared.name]
@@ -167,7 +169,8 @@ def prepare_case(
 def find_tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[float, float]:
     """Return (rtol, atol) for outputs of a type. Without `rtol` the type's default is used; without
     `atol` it is the relative tolerance."""
-    # Of the narrow types twice (fp8: once) the spacing at 1: 2^-10 of f16, 2^-7 of bf16.
+    # Numbers near 1 are 2^-10 apart in f16, and 2^-7 in bf16. Their tolerance is twice this step,
+    # that of fp8 the step itself.
     float_defaults = {"f16": 2.0**-9, "bf16": 2.0**-6, "f8e4m3": 0.25, "f8e5m2": 0.25, "f32": 1e-5}
     default = float_defaults.get(dtype, 1e-12 if dtype == "f64" else 0.0)
     relative = default if rtol is None else rtol
@@ -224,7 +227,7 @@ def load_reference(root: str, text: str, place: Place | None = None) -> Callable
             _reference_error(error, path, f"the reference {file} could not be loaded")
         ) from None
     finally:
-        # The reference may import its neighbors, and nothing else should find them.
+        # Only the reference may import the modules beside it, so the path is removed again.
         sys.path.remove(os.path.dirname(path))
     function = getattr(module, name, None)
     if not callable(function):
@@ -315,8 +318,8 @@ def _place_of_function(function: Callable[..., Any] | None) -> Place | None:
 def _list_parameters(function: Callable[..., Any]) -> list[str] | None:
     """Return the names of a function's parameters; None if it takes any number."""
     parameters = inspect.signature(function).parameters.values()
-    fixed = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    if any(parameter.kind not in fixed for parameter in parameters):
+    named_kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    if any(parameter.kind not in named_kinds for parameter in parameters):
         return None
     return [parameter.name for parameter in parameters]
 
@@ -360,14 +363,14 @@ def write_package_tests(
         script = project.manifest.scripts[instance.script]
         if script.form not in ("kernel", "entry"):
             continue  # a library has no call
-        # Without a `ref`, a call that ends and writes nothing beside its tensors is all that can be
-        # asked for.
+        # Without a `ref` outputs are not compared: a case checks only that the call ends, and that
+        # it writes nothing beside its tensors.
         unchecked = script.tune is None or script.tune.ref is None
         for number, size in enumerate(_select_sizes(project.manifest, instance, report, large)):
             name = f"{TESTS}/{instance.hash}/{number}"
             path = os.path.join(directory, name)
             check = find_output_check(project.manifest, instance.script, unchecked=unchecked)
-            # The seed that `tune` has by default: both then know the case by one digest.
+            # With the default seed of `tune`, the case has the same digest here and there.
             prepare_case(path, instance.spec.signature, size, check, seed=0, cold=True)
             for file_name in sorted(os.listdir(path)):
                 files[f"{name}/{file_name}"] = os.path.join(path, file_name)

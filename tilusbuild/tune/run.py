@@ -66,14 +66,16 @@ def choose_target(
     """Return the target to measure: the named one, else the best for GPU `index`, else the
     cpu's; with `cpu_first` the cpu's before a GPU's. Raises `InputError` when this machine can
     run none."""
-    # For its errors: an unknown script, or a library, which has no call.
+    # Called for its errors alone: an unknown script, or a library, which has no call.
     find_called_script(project.manifest, name)
     selection = PlanSelection((name,), (target,) if target else ())
     targets = [target for _, target in select_script_targets(project.manifest, selection)]
     cpu_targets = [target for target in targets if target.kind == "cpu"]
     # A GPU is asked only if its answer can matter: that takes a process and a driver start.
     is_cpu_enough = cpu_targets and (cpu_first or len(targets) == 1)
-    gpu = None if is_cpu_enough or not may_have_cuda() else ask_gpu(project.runner, index)
+    gpu = None
+    if not is_cpu_enough and may_have_cuda():
+        gpu = ask_gpu(project.runner, index)
     ranked_targets = []
     if gpu is not None:
         for candidate in targets:

@@ -94,11 +94,11 @@ class TuningPublisher:
     def add_refusals(self, refusals: Iterable[Refusal]) -> None:
         """Add refusals of programs that are not refused yet to the script's table file. Raises
         `LoadError` and `OSError`."""
-        new = {
+        new_refusals = {
             refusal.program: refusal for refusal in refusals if refusal.program not in self._refused
         }
-        self._refused |= new
-        write_refusals(self._script, new.values())
+        self._refused |= new_refusals
+        write_refusals(self._script, new_refusals.values())
 
     def add_decision(self, integers: Mapping[str, CallScalar], decision: Decision) -> None:
         """Record a decision. Update the refusals by it, and write the report and the table row of
@@ -130,7 +130,7 @@ class TuningPublisher:
     def _write_bucket(self, key: BucketKey) -> None:
         """Write the report and the table row of a bucket. The case of the greatest sizes decides;
         the others only exclude programs. Without a usable program the row is removed."""
-        # The greatest: a bucket is known by the greatest size in it.
+        # The first case has the greatest sizes, which a bucket stands for.
         (sizes, deciding), *others = self._sort_decisions(key)
         refused: dict[int, str] = {}
         for decision in (deciding, *(decision for _, decision in others)):
@@ -141,21 +141,21 @@ class TuningPublisher:
                     refused.setdefault(outcome.program.index, prefix + why)
         refused = {**self.reasons_by_number, **refused}
         seconds = {
-            o.program.index: o.seconds
-            for o in deciding.outcomes
-            if o.seconds is not None and o.program.index not in refused
+            outcome.program.index: outcome.seconds
+            for outcome in deciding.outcomes
+            if outcome.seconds is not None and outcome.program.index not in refused
         }
         measured = latency.Measurement(self._fingerprint, key, seconds, refused, sizes)
         latency.write_measurement(self._script, measured)
         best = measured.find_best()
-        # The winner of the race was checked again; the table's own choice by time was not.
+        # The race checked its winner twice, so it is better than the best by time alone.
         if deciding.winner is not None and deciding.winner.program.index in seconds:
             winner = deciding.winner
             best = TableEntry(key, winner.program.index, "measured", winner.seconds, sizes)
         if best is not None:
             tables.update_rows(self._script, self._fingerprint, [best])
         else:
-            # The program that was chosen before may be one of those that were wrong now.
+            # An earlier row is removed: its program may be one of those that are refused now.
             tables.update_rows(self._script, self._fingerprint, [], removed_keys=[key])
 
     def finish_tuning(
@@ -168,8 +168,9 @@ class TuningPublisher:
         """
         find_toolchain = partial(project.find_toolchain, cuda=False)
         for script in [self._script, *copy_refusals(self._script)]:
-            # Of a script that was not tuned now, only a dispatcher that was built before.
-            if script is self._script or os.path.isdir(os.path.join(script.path, layout.DISPATCH)):
+            # Another script's dispatcher is built again only if it was built before.
+            has_dispatcher = os.path.isdir(os.path.join(script.path, layout.DISPATCH))
+            if script is self._script or has_dispatcher:
                 refresh_dispatcher(project.cache, script, find_toolchain, project.runner)
         shared_buckets = []
         for key in self._decisions:
@@ -237,7 +238,7 @@ def build_instances(
     signal, and `TilusbuildError` when a build stops."""
     selection = PlanSelection((request.to_name(target.name),), (), level)
     plan = project.make_plan(selection)
-    # A mistake in them need not wait for a build.
+    # Called for its errors alone: a mistake in the sizes need not wait for the build.
     for instance in plan.instances:
         find_request_sizes(project, request, instance)
     result = build_request(project, BuildRequest(plan, selection), BuildConfig(jobs=jobs), reporter)
@@ -266,7 +267,7 @@ def find_request_sizes(
 
 def find_log_path(project: Project, script: Script, facts: Mapping[str, Any]) -> str:
     """Return the path of the log of a script's samples on a device."""
-    # What the fingerprint of a table has, too: samples of another driver do not count.
+    # The driver is a part of the name: samples that were taken with another driver do not count.
     device = re.sub(r"[^A-Za-z0-9]+", "-", f"{facts['name']} {facts['arch']} {facts['driver']}")
     directory = os.path.basename(os.path.dirname(script.path))
     return os.path.join(project.cache.state_path, "tune", directory, device.strip("-") + ".jsonl")
@@ -298,6 +299,7 @@ def tune_instance(
         warmup=WARMUP if warmup is None else warmup,
     )
 
+    # The two functions are called below, where `private` and `publisher` have their values.
     def prepare_cases(numbers: Sequence[int]) -> Iterator[Case]:
         """Yield each case. Its files exist until the next one is asked for."""
         for number in numbers:
@@ -330,10 +332,10 @@ def tune_instance(
         device = to_device(facts, request.device)
         publisher = TuningPublisher(script, device.make_fingerprint(script.hash), check.judge)
         path = find_log_path(project, script, facts)
-        # Refusals outlive it: they are in the tables, too.
+        # Without the log, refusals remain: the tables have them, too.
         if request.fresh and os.path.exists(path):
             os.unlink(path)
-        # The table may have been deleted since: the log has what was refused.
+        # The table may have been deleted since the log was written: it gets the log's refusals.
         publisher.add_refusals(collect_logged_refusals(read_lines(path)).values())
         log = stack.enter_context(closing(SampleLog(path)))
         private = project.cache.make_private(is_waited_for=False)
@@ -341,7 +343,7 @@ def tune_instance(
         session = TuningSession(
             log, bench, request.budget, display.report_run, rounds=repeat or ROUNDS
         )
-        # Each run has one: the last says how many sizes were asked for.
+        # Each tuning writes one. `--import` reads the number of sizes from the last one.
         log.append_line(format_run_note(work, facts, len(sizes)))
         caches = "cold caches" if request.cold else "warm caches"
         display.begin_tuning(work.label, f"{device}, {caches}", len(work.programs), len(sizes))

@@ -45,7 +45,7 @@ def run(arguments: RunArgs) -> int:
         plan, selection, job = choose_program(
             project, parse_program_name(" ".join(arguments.script)), arguments.target
         )
-        # Before the build: a mistake in them need not wait for it.
+        # Found before the build: a mistake in the sizes need not wait for it.
         sizes = find_sizes(
             project.manifest, job.script, requested_sizes, job.planned.spec.signature
         )
@@ -82,6 +82,13 @@ def run(arguments: RunArgs) -> int:
     return 1 if wrong else 0
 
 
+def _describe_check(call: CallLine) -> str:
+    """Return the result of the comparison: "wrong", "ok", or "" if nothing was compared."""
+    if call.mismatch:
+        return "wrong"
+    return "" if call.max_error is None else "ok"
+
+
 def _print_calls(results: Sequence[CallLine]) -> None:
     """Print a row for each size: the time, bytes per second, and the comparison."""
     from tilusbuild.table import format_table, format_times
@@ -94,7 +101,7 @@ def _print_calls(results: Sequence[CallLine]) -> None:
             time_in_unit,
             f"{call.bytes / call.seconds / 1e9:.2f}",
             "" if call.max_error is None else f"{call.max_error:.2e}",
-            "wrong" if call.mismatch else "" if call.max_error is None else "ok",
+            _describe_check(call),
         )
         for call, time_in_unit in zip(results, times_in_unit, strict=True)
     ]

@@ -123,7 +123,7 @@ def run(arguments: TuneArgs) -> int:
                 return _import_log(arguments, project, arguments.import_)
             return _tune_script(arguments, project, _make_request(arguments, project))
         except OSError as error:
-            # Some errors of ours are both.
+            # Some classes are both an OSError and a TilusbuildError: these have a message already.
             if isinstance(error, TilusbuildError):
                 raise
             raise TilusbuildError(f"{error.filename}: {error.strerror}") from None
@@ -168,7 +168,7 @@ def _parse_grid(options: Sequence[str]) -> Iterator[Mapping[str, Value]]:
             axes.append([(name, int(size)) for size in text.split(",")])
         except ValueError:
             raise input_error(f"--grid {word}: sizes are whole numbers") from None
-    # The product of no axes is one empty combination, which is not a size.
+    # Without --grid there are no sizes. The product of no axes would be one empty combination.
     if axes:
         for combination in itertools.product(*axes):
             yield dict(combination)
@@ -195,7 +195,8 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
         """Print a decision, as a line of JSON or of progress."""
         if arguments.json:
             emit_line(_make_tuned_line(work.label, decision), flush=True)
-        winner, choice = decision.winner, "no program is usable"
+        winner = decision.winner
+        choice = "no program is usable"
         if winner is not None and winner.seconds is not None:
             unit, (time_text,) = format_times([winner.seconds])
             choice = f"program {winner.program.index}, {time_text} {unit}"
@@ -216,6 +217,7 @@ def _import_log(arguments: TuneArgs, project: Project, log: str) -> int:
     exit status: 1 if there is a problem."""
     from tilusbuild.tune.importing import import_log
 
+    # `import_log` writes the tables; here their choices are printed.
     tuned, problems = import_log(project, log)
     status = _show_results(arguments, project, tuned, replayed=True)
     for text in problems:
@@ -271,8 +273,9 @@ def _show_results(
     for text in complaints:
         print_message(f"error: {text}\n")
     for name in dict.fromkeys(instance.script.name for instance in tuned):
-        owner = project.manifest.scripts.get(name)
-        file = owner and owner.dispatch and owner.dispatch.measured
+        section = project.manifest.scripts.get(name)
+        dispatch = None if section is None else section.dispatch
+        file = None if dispatch is None else dispatch.measured
         if file and not arguments.json:
             print(
                 f"for the repository: `{format_command('dispatch', 'export', name)}` writes {file}"
@@ -284,15 +287,20 @@ def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str
     """Yield a message for each rule, table row or default that chooses a refused program."""
     from tilusbuild.runtime.tables import read_dispatch_table
 
-    choices = [(f"the dispatch rule {rule.source!r}", rule.program) for rule in script.rules]
-    rows = (row for table in read_dispatch_table(script).tables for row in table.entries)
-    choices += [(f"the row for {list(r.key)}", r.program) for r in rows if r.source == "table"]
+    # (What chooses, the program that it chooses.)
+    choices: list[tuple[str, int]] = []
     if script.default is not None:
-        choices.insert(0, ("the default schedule", script.default))
+        choices.append(("the default schedule", script.default))
+    choices += [(f"the dispatch rule {rule.source!r}", rule.program) for rule in script.rules]
+    for table in read_dispatch_table(script).tables:
+        # Of rows that people wrote: a measured row chooses a program that was right.
+        rows = [row for row in table.entries if row.source == "table"]
+        choices += [(f"the row for {list(row.key)}", row.program) for row in rows]
     for chooser, program in dict.fromkeys(choices):
         if program in refused:
-            values = ", ".join(f"{n}={v}" for n, v in script.get_schedule(program).items())
-            # The runtime refuses such a call, where a worse program would be a silent answer.
+            schedule = script.get_schedule(program)
+            values = ", ".join(f"{name}={value}" for name, value in schedule.items())
+            # The runtime refuses such a call: another program could be slow, without a word of it.
             yield (
                 f"{script.label}: {chooser} chooses program {program} ({values}), which was"
                 f" {refused[program]}; calls that come to it are refused: choose another"
@@ -313,12 +321,12 @@ def _print_instance(tuned: TunedInstance) -> None:
     unit, latencies = format_times(
         [decision.winner.seconds if decision.winner else None for decision in tuned.decisions]
     )
-    declared = tuned.script.default
-    default_name = (
-        f"the default schedule, program {declared}" if declared is not None else "program 0"
-    )
     # Without a declared default a call takes program 0.
-    gains = [_compute_gain(decision, declared or 0) for decision in tuned.decisions]
+    default, default_name = 0, "program 0"
+    if tuned.script.default is not None:
+        default = tuned.script.default
+        default_name = f"the default schedule, program {default}"
+    gains = [_compute_gain(decision, default) for decision in tuned.decisions]
     for decision, time, gain in zip(tuned.decisions, latencies, gains, strict=True):
         winner = decision.winner
         schedule = winner.program.schedule if winner else {}
@@ -358,20 +366,22 @@ def _compute_gain(decision: Decision, default: int) -> float | None:
     """Return the speed-up over the default schedule; None when one of the times is unknown."""
     seconds = {outcome.program.index: outcome.seconds for outcome in decision.outcomes}
     default_seconds = seconds.get(default)
-    winner_seconds = decision.winner and decision.winner.seconds
-    return default_seconds / winner_seconds if default_seconds and winner_seconds else None
+    winner_seconds = decision.winner.seconds if decision.winner else None
+    if not default_seconds or not winner_seconds:
+        return None
+    return default_seconds / winner_seconds
 
 
 def _list_refused(tuned: TunedInstance) -> Iterator[str]:
     """Yield a line for each program that was refused at some size, with the first reason."""
-    # Once for all sizes: the first reason is enough.
+    # A program that is refused at several sizes is reported once.
     reported: set[int] = set()
     for decision in tuned.decisions:
         for outcome in decision.outcomes:
             program = outcome.program
             if outcome.seconds is None and program.index not in reported:
                 reported.add(program.index)
-                schedule = ", ".join(f"{n}={v}" for n, v in program.schedule.items())
+                schedule = ", ".join(f"{name}={value}" for name, value in program.schedule.items())
                 yield f"program {program.index} ({schedule}): {outcome.status}: {outcome.why}"
 
 

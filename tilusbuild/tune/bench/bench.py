@@ -40,7 +40,7 @@ OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeo
 
 # What a program may come to because of what another one left in its process. A wrong result may be
 # that too, and stays one: a second look would let a race between threads pass.
-_MAY_BE_LEFTOVERS = (CRASH, LAUNCH_ERROR)
+_ASKED_AGAIN = (CRASH, LAUNCH_ERROR)
 WARMUP = 1
 """Calls before a sample. What a sample times is estimated by one call more."""
 # Seconds that the check of a winner may call it over and over.
@@ -97,8 +97,8 @@ class DeviceBench:
         self._grace = grace
         # `-I` ignores PYTHONPATH, so the worker gets the path of this package by name.
         root = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
-        main = _MAIN.format(root=root, kind=kind, index=index)
-        self._command = Command((sys.executable, "-I", "-c", main), "/", dict(os.environ))
+        worker_code = _WORKER_CODE.format(root=root, kind=kind, index=index)
+        self._command = Command((sys.executable, "-I", "-c", worker_code), "/", dict(os.environ))
         self._worker: Resident | None = None
         self._case_digest: str | None = None
         self._has_run_programs = False
@@ -124,7 +124,7 @@ class DeviceBench:
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         """Return the answer with one sample. `expected` is the seconds of the longest sample so
         far, from which the time limit follows; 0 without one."""
-        # A hang ends soon where it is known how long a sample takes.
+        # With the time of an earlier sample the limit is shorter, so that a hang ends sooner.
         limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
         request = {"do": "time", "library": program.library, "warmup": self._warmup}
         return self._ask_and_confirm(case, request, limit)
@@ -132,10 +132,10 @@ class DeviceBench:
     def _ask_and_confirm(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
         """Ask about a program. A crash or launch error in a worker that other programs had used
         is asked again in a new one, whose answer counts."""
-        # Asked before the question, which may start a new worker.
+        # Looked up before the question, which may start a new worker.
         has_earlier_programs = self._has_run_programs and self._case_digest == case.digest
         answer = self._ask_about_case(case, request, limit)
-        if answer.status in _MAY_BE_LEFTOVERS and has_earlier_programs and self._worker is None:
+        if answer.status in _ASKED_AGAIN and has_earlier_programs and self._worker is None:
             second_answer = self._ask_about_case(case, request, limit)
             return replace(second_answer, cost=answer.cost + second_answer.cost)
         return answer
@@ -148,7 +148,8 @@ class DeviceBench:
         start = time.monotonic()
         reply = self._ask_worker(worker, request, limit)
         cost = time.monotonic() - start
-        # Its memory, or the state of the GPU, may be wrong now: no other program is judged by it.
+        # The worker's memory, or the state of the GPU, may be damaged now: other programs get a new
+        # worker.
         if reply["status"] != OK and "harmless" not in reply:
             self.close()
         return Answer(
@@ -207,7 +208,7 @@ class DeviceBench:
             reply: dict[str, Any] = json.loads(answer.output)
             is_unusable = reply["status"] == "broken"
         except (ValueError, TypeError, KeyError):
-            # The program wrote into a descriptor that is not its own.
+            # The program wrote into the descriptor of the answers.
             return {"status": CRASH, "why": "its answer cannot be read"}
         if is_unusable:
             raise WorkerUnusableError(f"measuring is not possible: {reply.get('why')}")
@@ -268,7 +269,7 @@ def _open_lock_file(path: str) -> int:
     return handle
 
 
-_MAIN = """\
+_WORKER_CODE = """\
 import sys
 sys.path.insert(0, {root!r})
 from tilusbuild.tune.bench.worker import main

@@ -61,7 +61,7 @@ class BoundLaunch:
             self._launch.argtypes = [*types, ctypes.c_void_p]
         except (OSError, AttributeError) as error:
             raise LaunchRefusedError(f"the library cannot be opened: {error}") from None
-        # Converted once: else every call would be timed with the conversion.
+        # The values are converted here, once: else each call would be timed with the conversion.
         self._values = []
         for kind, argument, address in zip(types, arguments, addresses, strict=True):
             value: Any = address if argument.shape is not None else argument.value
@@ -277,7 +277,7 @@ class CudaDevice:
         device reached the first. Raises `LaunchError`."""
         estimate, _ = self._time_launches(call, 1, cold=False, delay=0)
         launches = count_launches(estimate, _GPU_SPAN, _MAX_COLD if cold else _MAX_WARM)
-        # Two events, and for each launch itself; a cold one has a fill and events of its own.
+        # Two events and the launches are queued; a cold launch has its own events, and a fill.
         delay = _DELAY_NS * (2 + launches * (3 if cold else 1))
         for _ in range(_TRIES):
             seconds, is_hidden = self._time_launches(
@@ -293,13 +293,17 @@ class CudaDevice:
         self, call: Callable[[], None], launches: int, *, cold: bool, delay: int
     ) -> tuple[float, bool]:
         """Return the mean seconds of these launches after a delay in nanoseconds, and whether
-        the host stayed ahead of the device. Raises `LaunchError`."""
-        pairs = launches if cold else 1
-        events = self._get_events(2 * pairs)
+        the host stayed ahead of the device. Raises `LaunchError`.
+
+        A pair of events is around all launches; cold ones have a pair each, after their caches are
+        filled.
+        """
+        pair_count = launches if cold else 1
+        events = self._get_events(2 * pair_count)
         try:
             if delay and self._spin is not None:
                 self._launch_spin(delay)
-            for pair in range(pairs):
+            for pair in range(pair_count):
                 if cold:
                     self._evict_caches()
                 self._record_event(events[2 * pair])
@@ -310,10 +314,12 @@ class CudaDevice:
             # everything in time.
             is_hidden = self._driver.library.cuEventQuery(events[0]) == NOT_READY
             self.wait_for_calls()
-            total = sum(self._read_elapsed(*events[2 * i : 2 * i + 2]) for i in range(pairs))
+            total_seconds = sum(
+                self._read_elapsed(*events[2 * pair : 2 * pair + 2]) for pair in range(pair_count)
+            )
         except DriverError as error:
             raise LaunchError(str(error)) from None
-        return total / launches, is_hidden
+        return total_seconds / launches, is_hidden
 
     def _evict_caches(self) -> None:
         """Queue a write of twice the L2 cache."""
@@ -347,7 +353,7 @@ class CudaDevice:
 
     def _load_spin(self) -> ctypes.c_void_p | None:
         """Return the delay kernel; None if the driver does not compile PTX."""
-        # Then only the fill of the caches hides the latency.
+        # Without it only the fill of the caches hides the latency of a launch.
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         try:
             self._call_driver("cuModuleLoadData", ctypes.byref(module), SPIN)

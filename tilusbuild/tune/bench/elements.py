@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS
 
 # Bits of the mantissa (IEEE 754; bfloat16; OCP 8-bit floating point, 1.0).
-_MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52, "f8e4m3": 3, "f8e5m2": 2}
+_MANTISSA_BITS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52, "f8e4m3": 3, "f8e5m2": 2}
 # The greatest value (OCP 8-bit floating point, 1.0).
-_F8 = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
+_LARGEST_F8 = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
 # An exponent and nothing else (OCP microscaling formats, 1.0): a power of two, or NaN.
-_SCALE = "f8e8m0"
+_SCALE_TYPE = "f8e8m0"
 
 
 def compare_outputs(
@@ -47,8 +47,8 @@ def compare_outputs(
     if not got:
         return 0.0, None
     tolerance = (rtol, atol) if dtype in FLOATS else (0.0, 0.0)
-    # Twice the same: NumPy takes milliseconds where plain Python takes seconds, and a package is
-    # checked where there is no NumPy.
+    # There are two functions for the same: NumPy takes milliseconds where plain Python takes
+    # seconds, but a package is also checked on machines without NumPy.
     numpy = _import_numpy()
     if numpy is not None:
         comparison = _compare_with_numpy(numpy, got, dtype, want, want_dtype, *tolerance)
@@ -95,12 +95,12 @@ def _find_errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -
     """Return the absolute differences of two arrays (infinite where one side is not finite),
     and a mask of those outside the tolerance."""
     with numpy.errstate(all="ignore"):
-        a, w = actual.astype(numpy.float64), want.astype(numpy.float64)
+        actual, want = actual.astype(numpy.float64), want.astype(numpy.float64)
         # Two infinities of one sign are equal here, so their difference, NaN, does not count.
-        same = (a == w) | (numpy.isnan(a) & numpy.isnan(w))
-        error = numpy.where(same, 0.0, numpy.abs(a - w))
+        same = (actual == want) | (numpy.isnan(actual) & numpy.isnan(want))
+        error = numpy.where(same, 0.0, numpy.abs(actual - want))
         error = numpy.where(numpy.isnan(error), numpy.inf, error)
-        allowed = (error <= atol + rtol * numpy.abs(w)) & ~numpy.isinf(error)
+        allowed = (error <= atol + rtol * numpy.abs(want)) & ~numpy.isinf(error)
         return error, ~same & ~allowed
 
 
@@ -109,7 +109,7 @@ def _as_array(numpy: Any, data: bytes, dtype: str) -> Any:
     if dtype == "bf16":
         wide = numpy.frombuffer(data, numpy.uint16).astype(numpy.uint32) << numpy.uint32(16)
         return wide.view(numpy.float32)
-    if dtype in _F8 or dtype == _SCALE:
+    if dtype in _LARGEST_F8 or dtype == _SCALE_TYPE:
         codes = numpy.frombuffer(data, numpy.uint8)
         return numpy.array(list_f8_values(dtype), numpy.float32)[codes]
     return numpy.frombuffer(data, DTYPES[dtype].struct)
@@ -145,7 +145,7 @@ def decode_elements(data: bytes, dtype: str) -> Iterable[Any]:
         # bf16 is the upper half of an f32, little endian.
         wide[2::4], wide[3::4] = data[0::2], data[1::2]
         return memoryview(wide).cast("f")
-    if dtype in _F8 or dtype == _SCALE:
+    if dtype in _LARGEST_F8 or dtype == _SCALE_TYPE:
         table = list_f8_values(dtype)
         return (table[code] for code in data)
     if dtype == "f16":
@@ -158,9 +158,9 @@ def decode_elements(data: bytes, dtype: str) -> Iterable[Any]:
 @cache
 def list_f8_values(dtype: str) -> tuple[float, ...]:
     """Return the value of each of the 256 codes of an 8-bit type."""
-    if dtype == _SCALE:
+    if dtype == _SCALE_TYPE:
         return (*(2.0 ** (code - 127) for code in range(255)), math.nan)
-    mantissa_bits, largest = _MANTISSA[dtype], _F8[dtype]
+    mantissa_bits, largest = _MANTISSA_BITS[dtype], _LARGEST_F8[dtype]
     # An 8-bit float has 7 - mantissa_bits bits of exponent; the bias is half their range.
     bias = (1 << (6 - mantissa_bits)) - 1
     positives = []
@@ -198,26 +198,27 @@ def _import_numpy() -> Any:
 
 # What tensors hold before a call.
 
-_INTEGERS = range(-8, 9)
+_INTEGER_VALUES = range(-8, 9)
 # Codes of f8e8m0: exponents of 2, plus 127 (OCP microscaling formats, 1.0).
-_SCALES = range(125, 130)
+_SCALE_CODES = range(125, 130)
 
 
 def make_noise(dtype: str, count: int, seed: str) -> bytes:
     """Return `count` elements of a type. Raises `KeyError` for a type without numbers."""
     size = DTYPES[dtype].bytes
     # An integer of any size is chosen by one byte.
-    random_bytes = size if dtype in _MANTISSA else 1
+    random_bytes = size if dtype in _MANTISSA_BITS else 1
     raw = hashlib.shake_128(seed.encode()).digest(random_bytes * count)
     elements = bytearray(size * count)
     for byte_index, tables in enumerate(_make_byte_tables(dtype)):
         for number, table in enumerate(tables):
-            # The second table of a byte is of the highest byte, which has sign and exponent.
+            # The first table translates the byte's own random numbers; the second those of the
+            # highest byte, which decide sign and exponent.
             stream = min(byte_index + number, random_bytes - 1)
             piece = raw[stream * count : (stream + 1) * count].translate(table)
-            elements[byte_index::size] = (
-                _combine_bits(elements[byte_index::size], piece) if number else piece
-            )
+            if number:
+                piece = _combine_bits(elements[byte_index::size], piece)
+            elements[byte_index::size] = piece
     return bytes(elements)
 
 
@@ -232,33 +233,40 @@ def _make_byte_tables(dtype: str) -> tuple[tuple[bytes, ...], ...]:
     """Return for each byte of an element, the lowest first, the translations that are combined: of
     its own random byte, and for the byte below the highest also of the highest's."""
     size = DTYPES[dtype].bytes
-    if dtype not in _MANTISSA:
-        values = _SCALES if dtype == "f8e8m0" else _INTEGERS
+    if dtype not in _MANTISSA_BITS:
+        values = _SCALE_CODES if dtype == "f8e8m0" else _INTEGER_VALUES
         limits = DTYPES[dtype].limits or ((0, 1) if dtype == "bool" else (0, 255))
         allowed = [value for value in values if limits[0] <= value <= limits[1]]
         signed = limits[0] < 0
-        # Scaled down, as 256 is not a multiple of their number: each comes nearly as often.
+        # A byte is scaled down to an index, so that each value comes nearly as often: a remainder
+        # would favour the first ones, as 256 is not a multiple of their number.
         numbers = (allowed[byte * len(allowed) >> 8] for byte in range(256))
         elements = [value.to_bytes(size, "little", signed=signed) for value in numbers]
         return tuple((bytes(element[index] for element in elements),) for index in range(size))
-    bits, mantissa = DTYPES[dtype].bits, _MANTISSA[dtype]
+    bits, mantissa = DTYPES[dtype].bits, _MANTISSA_BITS[dtype]
     top_bits = [
         _make_top_bits(byte, bits, mantissa).to_bytes(size, "little") for byte in range(256)
     ]
-    free = ((1 << mantissa) - 1).to_bytes(size, "little")
+    mantissa_mask = ((1 << mantissa) - 1).to_bytes(size, "little")
     tables: list[tuple[bytes, ...]] = []
     for byte_index in range(size):
-        random = bytes(byte & free[byte_index] for byte in range(256))
-        fixed = bytes(element[byte_index] for element in top_bits)
-        byte_tables = (random, fixed) if any(fixed) else (random,)
-        tables.append((fixed,) if byte_index == size - 1 else byte_tables)
+        mantissa_table = bytes(byte & mantissa_mask[byte_index] for byte in range(256))
+        top_table = bytes(element[byte_index] for element in top_bits)
+        if byte_index == size - 1:
+            tables.append((top_table,))
+        elif any(top_table):
+            # The exponent reaches into this byte, the one below the highest.
+            tables.append((mantissa_table, top_table))
+        else:
+            tables.append((mantissa_table,))
     return tuple(tables)
 
 
 def _make_top_bits(byte: int, bits: int, mantissa: int) -> int:
     """Return sign and exponent that a random byte stands for, with the bits of the mantissa that
     are in the highest byte."""
-    # As of a uniform distribution: half of the values are above 1/2, a quarter above 1/4, …
+    # The values are distributed about uniformly: half are from 1/2 to 1, a quarter from 1/4 to 1/2,
+    # and so on. So the exponent falls by the number of zero bits that the random bits begin with.
     exponent_bits = bits - 1 - mantissa
     low_bits = max(0, mantissa - (bits - 8))
     sign, rest = byte & 1, byte >> 1

@@ -215,30 +215,32 @@ def decide_cases(
     the program are decided again without it, and `on_decision` is called again for them. A program
     in `known_refusals` takes no part from the start.
     """
-    count = len(sizes)
     # A program that was refused at one of these sizes takes part up to that case: a tuning that is
     # resumed asks the same questions as the one that was interrupted.
     sizes_of_cases = [dict(size) for size in sizes]
     refusals = {
-        digest: r for digest, r in known_refusals.items() if dict(r.sizes) not in sizes_of_cases
+        digest: refusal
+        for digest, refusal in known_refusals.items()
+        if dict(refusal.sizes) not in sizes_of_cases
     }
     decisions: dict[int, Decision] = {}
     quotas: dict[int, Quota] = {}
-    waiting: Sequence[int] = range(count)
+    waiting: Sequence[int] = range(len(sizes))
     while waiting:
-        # The cases first, so that they are asked for one more, and clean up after the last.
+        # `zip` asks its first iterator once more at the end: `cases` then cleans up its last case.
         for case, number in zip(cases(waiting), waiting, strict=True):
             if number in quotas:
                 quotas[number].restart_share()
             else:
-                quotas[number] = Quota(session.budget, session.spent, count - number)
-                # Once a case: the answers after it in the log are of these sizes.
+                quotas[number] = Quota(session.budget, session.spent, len(sizes) - number)
+                # Written once for each case: it says the sizes of the answers that follow.
                 session.log.append_line(format_case_note(case))
             race = Race(session, work, case, quotas[number], refusals)
             decisions[number] = decision = race.run_race(seed)
             refusals |= _refusals_at_case(decision, known_refusals, work.judge)
             on_decision(decision)
-        # A time of a program that is refused now may have kept others out of the last rounds.
+        # Cases that timed a program which is refused now are decided again: its time may have kept
+        # others out of the last rounds.
         waiting = [
             number for number, decision in decisions.items() if _uses_refused(decision, refusals)
         ]
@@ -268,8 +270,11 @@ def find_lifted(decision: Decision, known_refusals: Mapping[str, Refusal], judge
     right_hashes = {
         outcome.program.hash for outcome in decision.outcomes if outcome.seconds is not None
     }
-    candidates = [r for digest, r in known_refusals.items() if digest in right_hashes]
-    return [r.program for r in candidates if _is_overruled(r, judge, decision.case.sizes)]
+    return [
+        refusal.program
+        for digest, refusal in known_refusals.items()
+        if digest in right_hashes and _is_overruled(refusal, judge, decision.case.sizes)
+    ]
 
 
 def collect_refusals(decision: Decision, judge: str) -> list[Refusal]:
@@ -314,7 +319,7 @@ def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Ref
 def _is_overruled(refusal: Refusal, judge: str, sizes: Mapping[str, Any]) -> bool:
     """Return whether a right result at these sizes, by this judge (the digest of the reference and
     the tolerances), lifts a refusal."""
-    # A crash needs no judge, and "" compares nothing.
+    # A crash does not depend on a judge; and the judge "" compares nothing, so it lifts nothing.
     if refusal.status != INCORRECT or judge in ("", refusal.judge):
         return False
     return dict(refusal.sizes) == dict(sizes)
@@ -336,14 +341,16 @@ def search_programs(work: Work, quota: Quota, look: Look, seed: int) -> None:
         for program in work.programs:
             look(program)
         return
-    # The default comes first, whatever the budget is: users compare with it. The seed is that of
-    # the tuning, so that a resumed one draws the same sample.
+    # The default comes first, whatever the budget is, because users compare with it. A resumed
+    # tuning has the same seed, and so draws the same sample.
     random.Random(seed).shuffle(rest)  # noqa: S311 - nothing secret
     waiting = [*default, *rest]
     scores: dict[int, float | None] = {}
     while waiting and quota.used_share < LOOK_SHARE:
-        # By the cost of a look so far: with enough quota for all, no search is needed.
-        all_fit = quota.used_share * (len(scores) + len(waiting)) <= LOOK_SHARE * len(scores)
+        # If the looks so far used u of the quota for n programs, all N need about u * N / n. When
+        # that is within the share of the looks, all programs are looked at, without a search.
+        program_count = len(scores) + len(waiting)
+        all_fit = quota.used_share * program_count <= LOOK_SHARE * len(scores)
         if quota.used_share >= SAMPLE_SHARE and not all_fit:
             break
         program = waiting.pop(0)
@@ -368,12 +375,14 @@ def _search_neighbors(
     programs = {program.index: program for program in order}
     neighbors: dict[int, Iterator[int]] = {}
     while quota.used_share < LOOK_SHARE and len(scores) < len(programs):
-        fastest_first = sorted((s, i) for i, s in scores.items() if s is not None)
+        fastest_first = sorted(
+            (seconds, index) for index, seconds in scores.items() if seconds is not None
+        )
         next_index = None
         for _, index in fastest_first:
-            # Iterators are kept: each yields a neighbor once, over all iterations.
+            # The iterator of a program is kept: it goes on after the neighbors of earlier rounds.
             candidates = neighbors.setdefault(index, iterate_neighbors(coordinates, index))
-            next_index = next((i for i in candidates if i not in scores), None)
+            next_index = next((number for number in candidates if number not in scores), None)
             if next_index is not None:
                 break
         if next_index is None:

@@ -72,7 +72,7 @@ class Quota:
 
     def __init__(self, budget: Budget, spent: BudgetSpent, remaining_cases: int) -> None:
         self._spent = spent
-        # Of the rest, and not of the whole: what an easy case does not use goes to the later ones.
+        # A share is of the budget that remains: what an easy case leaves goes to the later ones.
         self._shares = {
             name: max(0.0, limit - getattr(spent, name)) / remaining_cases
             for name, limit in asdict(budget).items()
@@ -82,8 +82,8 @@ class Quota:
 
     def restart_share(self) -> None:
         """Begin the share again, for a case that is decided again."""
-        # Nearly all of its answers are in the log, and count once more.
-        self._from = replace(self._spent)
+        # Nearly all answers of such a case are in the log, and their cost counts a second time.
+        self._spent_at_start = replace(self._spent)
 
     @property
     def is_limited(self) -> bool:
@@ -93,12 +93,12 @@ class Quota:
     @property
     def used_share(self) -> float:
         """Return the used part of the share: 0 at first, 1 or more when it is used up."""
-        shares = [0.0]
+        used_shares = [0.0]
         for name, share in self._shares.items():
-            part = getattr(self._spent, name) - getattr(self._from, name)
-            # Nothing is left for a case whose predecessors overran the budget.
-            shares.append(part / share if share > 0 else 1.0)
-        return max(shares)
+            used = getattr(self._spent, name) - getattr(self._spent_at_start, name)
+            # The share is 0 if earlier cases overran the budget: then it is used up.
+            used_shares.append(used / share if share > 0 else 1.0)
+        return max(used_shares)
 
 
 @dataclass(slots=True)
@@ -183,7 +183,8 @@ class TuningSession:
         if answer is None:
             answer = measure(number)
             self.log.append_answer(key, answer)
-        # Also for a logged one: a resumed tuning ends where an uninterrupted one would.
+        # The cost of a logged answer counts, too: a resumed tuning ends where an uninterrupted one
+        # would.
         self.spent.seconds += answer.cost
         self.spent.runs += 1
         self._on_answer(answer, replayed)
@@ -313,7 +314,11 @@ def format_run_note(work: Work, device: Mapping[str, Any], cases: int) -> dict[s
 
 def list_integers(case: Case) -> dict[str, CallScalar]:
     """Return the integer arguments of a call, by name: dispatch depends on these."""
-    return {a.name: a.value for a in case.arguments if isinstance(a.value, int)}
+    return {
+        argument.name: argument.value
+        for argument in case.arguments
+        if isinstance(argument.value, int)
+    }
 
 
 def format_case_note(case: Case) -> dict[str, Any]:

@@ -98,7 +98,12 @@ class Work:
 def make_work(
     script: Script, programs: Iterable[int], groups: Sequence[tuple[str, ...]], judge: str = ""
 ) -> Work:
-    """Return the work of comparing built programs of a script."""
+    """Return what a race needs to compare built programs of a script.
+
+    `groups` are the parameters of its space, with those in one group that are linked: a search
+    changes one group at a time. `judge` is the digest of the reference and the tolerances; "" if
+    nothing is compared.
+    """
     return Work(
         label=script.label,
         script=script.name,
@@ -158,11 +163,12 @@ def read_case(directory: str) -> Case:
     """Return the case in a directory. Raises `OSError`, and `ValueError` for another form."""
     value = json.loads(read_bytes(os.path.join(directory, CASE)))
     try:
-        arguments = tuple(
-            CaseArgument(**{**row, "shape": None if row["shape"] is None else tuple(row["shape"])})
-            for row in value["arguments"]
-        )
+        arguments = []
+        for row in value["arguments"]:
+            # JSON has lists in place of tuples.
+            shape = None if row["shape"] is None else tuple(row["shape"])
+            arguments.append(CaseArgument(**{**row, "shape": shape}))
         judge = str(value.get("judge", ""))
-        return Case(value["digest"], value["sizes"], arguments, value["cold"], judge)
+        return Case(value["digest"], value["sizes"], tuple(arguments), value["cold"], judge)
     except (KeyError, TypeError) as error:
         raise ValueError(f"{directory}/{CASE} is malformed: {error}") from None

@@ -94,16 +94,16 @@ class Worker:
         end = time.monotonic() + soak
         calls = 0
         try:
-            # The inputs and guards, too: no program is blamed for what another one wrote.
+            # Inputs and guards are written again: another program may have damaged them.
             buffers.reset_all()
-            # Over and over, as a race between threads may show in one call of many.
+            # A race between threads may show in one call of many, so there are many calls.
             while True:
                 launch()
                 self._device.wait_for_calls()
                 calls += 1
                 now = time.monotonic()
                 is_last = calls >= _SOAK_CALLS or now >= end
-                # In the second half, calls alone: as many as the time allows.
+                # In the second half of the time nothing is compared, to make more calls.
                 if is_last or calls == 1 or now < end - soak / 2:
                     error = buffers.check_tensors()
                     if is_last:
@@ -155,8 +155,8 @@ def main(kind: str, index: int, address: str) -> None:
         serve_requests(address, worker.answer_request)
 
 
-_PATTERN = b"\xa5"
-_PAGE = 4096
+_GUARD_BYTE = b"\xa5"
+_PAGE_SIZE = 4096
 # Calls that the check of a winner makes at most.
 _SOAK_CALLS = 64
 
@@ -178,9 +178,9 @@ class _GuardedTensor:
 
     def __init__(self, argument: CaseArgument, memory: Device, data: bytes) -> None:
         # The end of the tensor and its guard fill whole pages, so that the fence follows at once.
-        after = memory.guard + -len(data) % _PAGE
+        after = memory.guard + -len(data) % _PAGE_SIZE
         self.argument = argument
-        self.content = _PATTERN * memory.guard + data + _PATTERN * after
+        self.content = _GUARD_BYTE * memory.guard + data + _GUARD_BYTE * after
         self.inside = slice(memory.guard, memory.guard + len(data))
         self.base = memory.allocate_memory(len(self.content))
         self.address = self.base + memory.guard
@@ -199,7 +199,8 @@ class Buffers:
             if argument.shape is not None:
                 self._tensors[argument.name] = self._make_tensor(argument, directory)
         self.addresses = [
-            self._tensors[a.name].address if a.shape is not None else 0 for a in case.arguments
+            self._tensors[argument.name].address if argument.shape is not None else 0
+            for argument in case.arguments
         ]
         self.reset_all()
 
@@ -232,7 +233,7 @@ class Buffers:
         largest = 0.0
         for tensor in self._tensors.values():
             content = self._memory.read_memory(tensor.base, len(tensor.content))
-            # One comparison for most inputs; the rest says what is wrong.
+            # One comparison is enough for an unchanged input; the rest finds out what is wrong.
             if not tensor.argument.out and content == tensor.content:
                 continue
             inside = tensor.inside
@@ -254,8 +255,8 @@ class Buffers:
 
     def _compare_output(self, tensor: _GuardedTensor, data: bytes, want: bytes) -> float:
         """Return the largest absolute error of an output. Raises `WrongResultError`."""
-        # Most schedules give the very same bits: those are compared once. By the name, too, as two
-        # outputs of a case may have equal bytes and other expected ones.
+        # Most schedules give the very same bits, which are compared once. The digest covers the
+        # name, too, as two outputs of a case may have equal bytes and other expected ones.
         argument = tensor.argument
         digest = hashlib.sha256(argument.name.encode() + b"\0" + data).digest()
         if digest in self._right_outputs:
@@ -281,5 +282,5 @@ def _check_guard_bytes(
 ) -> None:
     """Raise `WrongResultError` if a guard's bytes changed."""
     for side, guard in (("before", before), ("after", after)):
-        if guard != _PATTERN * len(guard):
+        if guard != _GUARD_BYTE * len(guard):
             raise WrongResultError(f"it wrote {side} the tensor {tensor.argument.name}")
