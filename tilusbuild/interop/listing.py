@@ -102,14 +102,16 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
             return None
         return f"below caches come {', '.join(sorted(SYSTEMS))}, and a file"
 
-    def check_content(self, path: str, size: int) -> Callable[[bytes], None] | None:
-        """Return a function that checks the content of a group of Triton or of an entry's library;
-        None for any other file. Raises `PackageError` for a file too large."""
-        group, entry = is_group(self.part.system, path), self.part.list_libraries().get(path)
-        if entry is None and not group:
+    def make_content_checker(self, path: str, size: int) -> Callable[[bytes], None] | None:
+        """Check the size of a file, and return a function that checks its content, if `path` is a
+        group file of Triton or the library of an entry; else return None. Both raise
+        `PackageError`."""
+        is_triton_group = is_group(self.part.system, path)
+        entry = self.part.list_libraries().get(path)
+        if entry is None and not is_triton_group:
             return None
-        # Checked before the content is read: it is held in memory.
-        limit = MAX_GROUP_BYTES if group else MAX_LIBRARY_SIZE
+        # The size is checked before the content is read, because the content is held in memory.
+        limit = MAX_GROUP_BYTES if is_triton_group else MAX_LIBRARY_SIZE
         if size > limit:
             raise over_limit(f"{path} has more than {limit} bytes")
         if entry is None:
@@ -120,7 +122,7 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
         """Raise `PackageError` for files outside of the cache, for inconsistent entries or units,
         and for a link that does not lead to an entry."""
         prefix, links = self.part.prefix, self.part.links
-        # The list names links apart from files, and both lie in the same directories.
+        # Links and files are listed apart, but lie in the same directories: no path may clash.
         names.check_paths([*self.files, *(prefix + link for link in links)])
         for path in self.files:
             if not path.startswith(prefix):

@@ -28,6 +28,7 @@ from tilusbuild.package.extract import (
     check_limits,
     check_members,
     raise_error,
+    read_to_end,
     write_member,
 )
 from tilusbuild.package.listing import (
@@ -87,6 +88,7 @@ def verify_package(reader: Reader, limits: Limits) -> tuple[FileList | None, lis
     try:
         listing = parse_list(reader.list_bytes())
         check_limits(listing, reader, limits)
+        # Called for its checks of names and sizes: the attestations themselves are not needed.
         reader.attestations()
         with TemporaryDirectory("verify") as directory:
             checker = PackageChecker(listing, directory.path, add_problem)
@@ -133,17 +135,16 @@ class PackageChecker(Struct):
         """
         pieces = write_member(member, self.directory) if keep else member.pieces
         if self.listing.key is not None:
-            check = self.listing.check_content(member.path, member.size)
-            # Without a check the pieces are read, too: that compares size and digest.
-            content = b"".join(piece if check else b"" for piece in pieces)
-            if check is not None:
-                self._run_check(check, content)
+            check = self.listing.make_content_checker(member.path, member.size)
+            if check is None:
+                read_to_end(pieces)
+            else:
+                self._run_check(check, b"".join(pieces))
             return
         root, name = _split_path(member.path)
         kind, _, digest = root.partition("/")
         if name not in _CHECKED_NAMES.get(kind, ()):
-            for _ in pieces:  # size and digest are compared as the pieces are read
-                pass
+            read_to_end(pieces)
             return
         self._add_waiting(member, MAX_LIBRARY_SIZE if name == layout.LIBRARY else _MAX_TEXT_SIZE)
         data = self._data.setdefault(root, {})
@@ -201,7 +202,8 @@ def check_program(listing: FileList, digest: str, data: Mapping[str, bytes], fil
     target = listing.targets[program.target]
     images = {(image.arch, image.kind) for image in program.images}
     promised = set(choose.list_images(target.archs, target.ptx)) if target.kind == "cuda" else set()
-    # The code of a library is that of its objects, and none of them may be device code.
+    # A library that was linked has the code of its objects, which may be host code alone: its code
+    # can differ from the target's.
     program_text = data[layout.PROGRAM_TXT].decode("utf-8", "replace")
     is_linked = "library" in parse_section(program_text, "")
     if images != promised and not is_linked:
@@ -268,10 +270,11 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
         # The directory is private, and gone when the message is read.
         raise inconsistent(str(error).replace(f"{root}/", "")) from None
     _check_description(where, listing, entry, script)
-    packed = set(entry.programs)
-    # Else a call with these sizes would fail on the machine that has only the package.
-    for row in (row for table in tables for row in table.entries):
-        if script.programs[row.program] not in packed:
+    packed_programs = set(entry.programs)
+    table_rows = [row for table in tables for row in table.entries]
+    for row in table_rows:
+        # A machine that has only the package could not serve a call with the sizes of this row.
+        if script.programs[row.program] not in packed_programs:
             raise inconsistent(
                 f"{where}/{layout.TABLE_JSON} chooses program {row.program} at {list(row.key)},"
                 " which is not packed"
@@ -282,17 +285,17 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
 def _check_description(where: str, listing: FileList, entry: ScriptEntry, script: Script) -> None:
     """Raise `PackageError` if a script's description and the list disagree."""
     target, toolkit = listing.targets[entry.target], script.code.toolkit
-    described = (script.name, script.target, script.kind, script.code)
-    code = Code(target.archs, target.ptx, toolkit, listing.needs.machine)
-    listed_values = (entry.script, entry.target, target.kind, code)
-    if described != listed_values or not _is_no_newer(toolkit, target.toolkit):
+    described_values = (script.name, script.target, script.kind, script.code)
+    listed_code = Code(target.archs, target.ptx, toolkit, listing.needs.machine)
+    listed_values = (entry.script, entry.target, target.kind, listed_code)
+    if described_values != listed_values or not _is_no_newer(toolkit, target.toolkit):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
     if {name: format_toml(value) for name, value in script.params.items()} != dict(entry.params):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the constants")
-    packed = set(entry.programs)
+    listed_programs = set(entry.programs)
     # The list has the packed programs in the order of the script, each once.
-    order = dict.fromkeys(program for program in script.programs.values() if program in packed)
-    if tuple(order) != entry.programs:
+    ordered_programs = dict.fromkeys(p for p in script.programs.values() if p in listed_programs)
+    if tuple(ordered_programs) != entry.programs:
         raise inconsistent(f"{where}: the list names programs that are not of this script")
 
 
@@ -308,8 +311,9 @@ def _check_dispatcher(where: str, directory: str) -> None:
     if not os.path.isdir(directory):
         return
     try:
-        library = unseal_json(read_bytes(os.path.join(directory, layout.DISPATCH_JSON)))["library"]
-        # The base name alone: a description could name any file of this machine.
+        description = unseal_json(read_bytes(os.path.join(directory, layout.DISPATCH_JSON)))
+        library = description["library"]
+        # Only the base name is taken, because a description could name any file of this machine.
         digest = sha256_file(os.path.join(directory, os.path.basename(library["name"])))
     except (OSError, CorruptFileError, KeyError, TypeError) as error:
         raise inconsistent(f"{where}/{layout.DISPATCH_JSON} is corrupt: {error}") from None

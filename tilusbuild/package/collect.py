@@ -56,8 +56,10 @@ from tilusbuild.runtime.tables import read_serving_tables
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
 
-_AGAIN = "`tilusbuild cache verify --repair` removes what is corrupt, `tilusbuild build` makes it"
-_BUILD = "run `tilusbuild build` first; `tilusbuild explain` says what is out of date, and why"
+_MEND_HINT = (
+    "`tilusbuild cache verify --repair` removes what is corrupt, `tilusbuild build` makes it"
+)
+_BUILD_HINT = "run `tilusbuild build` first; `tilusbuild explain` says what is out of date, and why"
 
 
 class PackageOrder(Struct, frozen=True):
@@ -102,13 +104,13 @@ def collect_contents(
     )
     for script, params in ordered:
         entries.append(collector.add_script(script, params))
-        cuda = script.kind == "cuda"
-        previous = targets.get(script.target)
-        toolkits = (script.code.toolkit, previous.toolkit if previous else None)
+        is_cuda = script.kind == "cuda"
+        previous_target = targets.get(script.target)
+        toolkits = (script.code.toolkit, previous_target.toolkit if previous_target else None)
         # Scripts of one target may have several toolkits: a driver must know the newest.
-        newest = max(filter(None, toolkits), key=parse_version, default=None)
-        toolkit = newest if cuda else None
-        kind: Literal["cuda", "cpu"] = "cuda" if cuda else "cpu"
+        newest_toolkit = max(filter(None, toolkits), key=parse_version, default=None)
+        toolkit = newest_toolkit if is_cuda else None
+        kind: Literal["cuda", "cpu"] = "cuda" if is_cuda else "cpu"
         targets[script.target] = PackageTarget(kind, script.code.archs, script.code.ptx, toolkit)
     if not entries:
         raise cannot_pack("there is no script to pack")
@@ -135,11 +137,14 @@ def _read_scripts(
     for directory, digest in instances:
         path = cache.script_path(directory, digest)
         try:
-            lines = scripts.read_script_txt(path, digest).params
-            params = {name: value for name, _, value in (line.partition(" = ") for line in lines)}
+            params = {}
+            # Such as `dtype = "f16"`.
+            for line in scripts.read_script_txt(path, digest).params:
+                name, _, value = line.partition(" = ")
+                params[name] = value
             yield read_script(path), params
         except (LoadError, CorruptFileError, OSError) as error:
-            raise cannot_pack(str(error), hint=_AGAIN) from None
+            raise cannot_pack(str(error), hint=_MEND_HINT) from None
 
 
 class _Collector(Struct):
@@ -193,7 +198,7 @@ class _Collector(Struct):
         of the program. Raises `PackageError`."""
         entry = lookup_entry(self.cache, program)
         if entry is None or entry.status != Status.BUILT:
-            raise cannot_pack(f"program {program} of {script.label} is not whole", hint=_AGAIN)
+            raise cannot_pack(f"program {program} of {script.label} is not whole", hint=_MEND_HINT)
         root = f"{layout.PROGRAMS}/{program}"
         texts: dict[str, bytes] = {}
         for name, size, digest in list_meta_files(entry.meta):
@@ -202,7 +207,7 @@ class _Collector(Struct):
                 texts[name] = read_file(path)
                 self.add_file(f"{root}/{name}", texts[name], path)
                 if self.files[f"{root}/{name}"] != FileEntry(size, digest):
-                    raise cannot_pack(f"{path} is not what was built", hint=_AGAIN)
+                    raise cannot_pack(f"{path} is not what was built", hint=_MEND_HINT)
         # Sealed again: the package is checked against a meta.json that lists exactly its files.
         packed_files = {name: facts for name, facts in entry.meta["files"].items() if name in texts}
         meta = seal_json({**entry.meta, "files": packed_files})
@@ -211,7 +216,7 @@ class _Collector(Struct):
             self._add_headers(digest)
         images, needs = read_code(texts[layout.LIBRARY])
         if needs is None:
-            raise cannot_pack(f"{root}/{layout.LIBRARY} is not a library", hint=_AGAIN)
+            raise cannot_pack(f"{root}/{layout.LIBRARY} is not a library", hint=_MEND_HINT)
         options = texts[layout.OPTIONS_TXT].decode("utf-8", "replace")
         self.libraries.append(PackedLibrary(root, needs, options))
         return ProgramEntry(script.name, script.target, images)
@@ -225,11 +230,13 @@ class _Collector(Struct):
         path = self.cache.include_path(digest)
         try:
             if problems := check_include(path, digest):
-                raise cannot_pack(f"{root}/{problems[0].name} {problems[0].message}", hint=_AGAIN)
+                raise cannot_pack(
+                    f"{root}/{problems[0].name} {problems[0].message}", hint=_MEND_HINT
+                )
             for name in layout.list_files_below(path):
                 self.add_file(f"{root}/{name}", read_file(f"{path}/{name}"), f"{path}/{name}")
         except OSError as error:
-            raise cannot_pack(f"{root} cannot be read: {error.strerror}", hint=_AGAIN) from None
+            raise cannot_pack(f"{root} cannot be read: {error.strerror}", hint=_MEND_HINT) from None
 
     def add_file(self, path: str, data: bytes, origin: bytes | str) -> None:
         """Add a file of the package; `origin` is its bytes, or the path to read them from again."""
@@ -243,26 +250,27 @@ def find_reachable(script: Script) -> frozenset[int]:
     found wrong or failing."""
     dispatch = read_serving_tables(script)
     refused = explain_refusals(script.programs, dispatch.refused)
-    for entry in (entry for table in dispatch.tables for entry in table.entries):
-        # The choices of a measurement are made again without them; a row by hand is an order.
-        if entry.source == "table" and entry.program in refused:
+    rows = [row for table in dispatch.tables for row in table.entries]
+    for row in rows:
+        # A measured row gets another program in place of a refused one; a row by hand is an order.
+        if row.source == "table" and row.program in refused:
             raise LoadError(
-                f"{script.label}: the row by hand for {list(entry.key)} chooses program"
-                f" {entry.program}, which was {refused[entry.program]}: it could not be called"
+                f"{script.label}: the row by hand for {list(row.key)} chooses program"
+                f" {row.program}, which was {refused[row.program]}: it could not be called"
             )
     built = frozenset(script.programs) - script.not_built.keys() - refused.keys()
-    entries = {entry.program for table in dispatch.tables for entry in table.entries}
+    measured = {row.program for row in rows}
     # A device with a table is served from the table. Any other is served by the rules, the model
     # and the default, and a model chooses among the rest: with a table, the programs that only
     # a model would choose may stay behind. Without one they may not.
-    if script.model is not None and not entries:
+    if script.model is not None and not measured:
         return built
-    chosen = entries | {rule.program for rule in script.rules}
+    chosen = measured | {rule.program for rule in script.rules}
     if script.default is not None:
         chosen.add(script.default)
-    # Without a default that was built the first program serves.
-    first = [] if script.default in built else sorted(built)[:1]
-    return (built & chosen) | frozenset(first)
+    # Without a default that was built, dispatch takes the first built program.
+    first_built = [] if script.default in built else sorted(built)[:1]
+    return (built & chosen) | frozenset(first_built)
 
 
 def list_planned_scripts(
@@ -273,17 +281,17 @@ def list_planned_scripts(
     Raises `PackageError` if a program is not built, or a script is not published with its programs.
     """
     instances = [plan for plan in planned if _is_shipped(project.manifest, plan.script)]
-    missing = [
+    not_built = [
         f"{instance.script}/{index} {instance.target.name}"
         for instance in instances
         for index, program in instance.programs_by_number.items()
         if lookup_entry(project.cache, program) is None
     ]
-    if missing:
+    if not_built:
         total = sum(len(instance.programs) for instance in instances)
-        examples = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        text = f"{len(missing)} of {total} programs are not built, or out of date: {examples}"
-        raise cannot_pack(text, hint=_BUILD)
+        examples = ", ".join(not_built[:3]) + (", …" if len(not_built) > 3 else "")
+        text = f"{len(not_built)} of {total} programs are not built, or out of date: {examples}"
+        raise cannot_pack(text, hint=_BUILD_HINT)
     for instance in instances:
         _check_published(project.cache, instance)
     return tuple((instance.directory, instance.hash) for instance in instances)
@@ -299,15 +307,15 @@ def _check_published(cache: Tree, instance: PlannedInstance) -> None:
     try:
         script = read_script(cache.script_path(instance.directory, instance.hash))
     except LoadError as error:
-        raise cannot_pack(f"{instance.label} is not published: {error}", hint=_BUILD) from None
+        raise cannot_pack(f"{instance.label} is not published: {error}", hint=_BUILD_HINT) from None
     for index, program in instance.programs_by_number.items():
         entry = lookup_entry(cache, program)
         is_built = entry is not None and entry.status == Status.BUILT
         is_published = index not in script.not_built
-        # A build that was stopped may have published programs, and not yet their script.
+        # They differ if a build was stopped after it published programs and before their script.
         if entry is None or is_built != is_published:
             text = f"the published {instance.label} is older than its programs"
-            raise cannot_pack(text, hint=_BUILD)
+            raise cannot_pack(text, hint=_BUILD_HINT)
 
 
 def list_built_scripts(
@@ -315,28 +323,30 @@ def list_built_scripts(
 ) -> tuple[tuple[str, str], ...]:
     """Return (directory, hash) of the selected scripts of the manifest's last build.
 
-    A manifest that was not built in this cache may have been built at another path: if all projects
-    of its name in the cache have the same scripts, these are taken. Raises `PackageError` and
-    `InputError`.
+    If the manifest's path has no build in this cache, use the build of the projects with the same
+    name, if all of them agree. Raises `PackageError` if there is no such build, and `InputError`.
     """
     try:
         projects = read_index(cache)
     except CorruptFileError as error:
-        raise cannot_pack(str(error), hint=_BUILD) from None
-    built = projects.get(manifest.path)
-    namesakes = {entry for entry in projects.values() if entry.name == manifest.project.name}
-    if built is None and len(namesakes) == 1:
-        (built,) = namesakes
-    if built is None:
-        others = f", and {len(namesakes)} different ones of other {manifest.project.name}"
-        text = f"{cache.root} has no build of {manifest.path}{others if namesakes else ''}"
-        raise cannot_pack(text, hint=_BUILD)
+        raise cannot_pack(str(error), hint=_BUILD_HINT) from None
+    build = projects.get(manifest.path)
+    if build is None:
+        name = manifest.project.name
+        # A set, in which equal builds count as one.
+        distinct_builds = {project for project in projects.values() if project.name == name}
+        if len(distinct_builds) != 1:
+            text = f"{cache.root} has no build of {manifest.path}"
+            if distinct_builds:
+                text += f", and {len(distinct_builds)} different ones of other {name}"
+            raise cannot_pack(text, hint=_BUILD_HINT)
+        build = distinct_builds.pop()
     pairs = {
         (to_snake_case(script), target.name)
         for script, target in select_script_targets(manifest, selection)
         if _is_shipped(manifest, script)
     }
-    return tuple(_select_scripts(cache, built.scripts, pairs))
+    return tuple(_select_scripts(cache, build.scripts, pairs))
 
 
 def _select_scripts(
@@ -348,6 +358,6 @@ def _select_scripts(
         try:
             head = scripts.read_script_txt(cache.script_path(directory, digest), digest).head
         except (CorruptFileError, FileNotFoundError) as error:
-            raise cannot_pack(f"scripts/{directory}/{digest}: {error}", hint=_BUILD) from None
+            raise cannot_pack(f"scripts/{directory}/{digest}: {error}", hint=_BUILD_HINT) from None
         if (directory, head.get("target", "")) in pairs:
             yield directory, digest

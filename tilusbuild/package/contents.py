@@ -23,8 +23,8 @@ from tilusbuild.state.files import sha256_bytes
 TVM_FFI_ABI = "0.1"
 """The series of apache-tvm-ffi whose packed call (`TVMFFISafeCallType` in its c_api.h) a library's
 `__tvm_ffi_launch` has."""
-_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
-_BASELINES = ("x86-64", "armv8-a")
+_X86_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+_BASELINE_ISAS = ("x86-64", "armv8-a")
 _MARCH = re.compile(r"(?<!\S)-march=([A-Za-z0-9_.+-]+)", re.ASCII)
 
 
@@ -76,31 +76,33 @@ def collect_host_needs(packed: Iterable[PackedLibrary]) -> HostNeeds:
     """Return the requirements of all libraries together. Raises `PackageError` for libraries of
     several machines, or none at all."""
     packed = list(packed)
-    # Reversed: the message names the first library of each machine.
+    # The last of equal keys stays in a dictionary. Reversed, that is the first library of each
+    # machine, which the message names.
     machines = {library.needs.machine: library.path for library in reversed(packed)}
     if len(machines) != 1:
         machine_list = "; ".join(f"{path} is for {machine}" for machine, path in machines.items())
         raise cannot_pack(f"a package is for one machine: {machine_list or 'there is no library'}")
-    libraries = [library.needs for library in packed]
+    all_needs = [library.needs for library in packed]
     isas = {march for library in packed for march in _MARCH.findall(library.options)}
-    has_launcher = not all(lib.find_missing_exports("__tvm_ffi_launch") for lib in libraries)
+    has_launcher = any(not needs.find_missing_exports("__tvm_ffi_launch") for needs in all_needs)
     return HostNeeds(
         machine=next(iter(machines)),
         isa=_join_isas(isas),
-        glibc=_format_newest(library.glibc for library in libraries),
-        libraries=tuple(sorted({name for library in libraries for name in library.libraries})),
+        glibc=_format_newest(needs.glibc for needs in all_needs),
+        libraries=tuple(sorted({name for needs in all_needs for name in needs.libraries})),
         tvm_ffi=TVM_FFI_ABI if has_launcher else None,
-        libstdcxx=_format_newest(library.libstdcxx for library in libraries),
+        libstdcxx=_format_newest(needs.libstdcxx for needs in all_needs),
     )
 
 
 def _join_isas(isas: set[str]) -> str | None:
     """Return the highest x86-64 level and the names that are not levels, as "x86-64-v3+znver3".
     Return None if only baselines are among them, which need no more than the machine."""
-    # A level includes those below it. A name such as "znver3" is in no order: it stays beside.
-    levels = [level for level in _LEVELS if level in isas][-1:]
-    isa_names = (*levels, *sorted(isas.difference(_LEVELS)))
-    return "+".join(name for name in isa_names if name not in _BASELINES) or None
+    # The highest level includes those below it. A name such as "znver3" has no place in this order,
+    # so it is added to the level.
+    highest_level = [level for level in _X86_LEVELS if level in isas][-1:]
+    isa_names = (*highest_level, *sorted(isas.difference(_X86_LEVELS)))
+    return "+".join(name for name in isa_names if name not in _BASELINE_ISAS) or None
 
 
 def _format_newest(versions: Iterable[tuple[int, ...] | None]) -> str | None:

@@ -67,16 +67,18 @@ def open_side(path: str, limits: Limits) -> Iterator[PackageSide]:
 def _read_cache(cache: Tree) -> PackageSide:
     """Read a cache as one side of a comparison: the scripts of its last builds, and all built
     programs. Raises `TilusbuildError`."""
-    indexed = {pair for project in read_index(cache).values() for pair in project.scripts}
-    present = [(script.directory, script.hash) for script in list_scripts(cache)]
-    # A cache keeps the scripts of earlier builds until `gc`; one that was copied may have no index.
-    current = [pair for pair in present if pair in indexed] or present
+    indexed_scripts = {pair for project in read_index(cache).values() for pair in project.scripts}
+    all_scripts = [(script.directory, script.hash) for script in list_scripts(cache)]
+    # A cache keeps the scripts of earlier builds until `gc`: those in the index are current.
+    current_scripts = [pair for pair in all_scripts if pair in indexed_scripts]
+    # A cache that was copied may have no index: then all count.
+    current_scripts = current_scripts or all_scripts
     libraries = {}
     for program in list_programs(cache):
         entry = lookup_entry(cache, program)
         if entry is not None and entry.status == Status.BUILT:
             libraries[program] = get_product(entry.meta).sha256 or ""
-    paths = [cache.script_path(*pair) for pair in current]
+    paths = [cache.script_path(*pair) for pair in current_scripts]
     return PackageSide(cache.root, {}, _read_scripts(paths, cache.root), libraries)
 
 
@@ -104,7 +106,7 @@ def _list_facts(listing: FileList) -> dict[str, str]:
         "libraries": ", ".join(needs.libraries) or "none",
     }
     for name, target in listing.targets.items():
-        archs = "+".join([*target.archs, *(["ptx"] if target.ptx else [])])
+        archs = "+".join((*target.archs, "ptx") if target.ptx else target.archs)
         facts[f"target {name}"] = f"{archs}, CUDA {target.toolkit}" if target.toolkit else archs
     return facts
 
@@ -142,7 +144,7 @@ def _diff_programs(
 ) -> Iterator[ChangeLine]:
     """Yield the changes between the programs of two scripts with the same `ScriptKey`: programs
     with equal schedules are compared. Raises `TilusbuildError`."""
-    # By schedule and not by number: a value that was added to a space moves all numbers after it.
+    # Matched by schedule, because a value that is added to a space changes all numbers after it.
     before, after = _map_schedules(a, old), _map_schedules(b, new)
     for schedule in dict.fromkeys([*after, *before]):
         label = f"{new.label} ({schedule})" if schedule else new.label
@@ -221,5 +223,6 @@ def group_changes(changes: Sequence[ChangeLine]) -> Iterator[tuple[ChangeLine, l
     groups: dict[tuple[object, ...], tuple[ChangeLine, list[str]]] = {}
     for change in changes:
         key = (change.what, change.kind, change.reasons)
-        groups.setdefault(key, (change, []))[1].append(change.label)
+        _, labels = groups.setdefault(key, (change, []))
+        labels.append(change.label)
     yield from groups.values()

@@ -43,17 +43,24 @@ class Limits(Struct, frozen=True):
 def _check_pieces(pieces: Iterator[bytes], path: str, entry: FileEntry) -> Iterator[bytes]:
     """Yield the pieces of a file. Raises `PackageError` after the last piece if the size or the
     digest of the file is not that of `entry`, and the errors of the reader."""
-    digest, remaining = make_hasher(), entry.size
+    hasher, remaining = make_hasher(), entry.size
     for piece in pieces:
         remaining -= len(piece)
-        if remaining < 0:  # an endless file is not read on
+        # A file that is too long may be endless, so the rest is not read.
+        if remaining < 0:
             break
-        digest.update(piece)
+        hasher.update(piece)
         yield piece
     if remaining:
         raise changed(f"{path} does not have the {entry.size} bytes listed")
-    if digest.hexdigest() != entry.sha256:
-        raise changed(f"{path} was modified: sha256 {digest.hexdigest()}, listed {entry.sha256}")
+    if hasher.hexdigest() != entry.sha256:
+        raise changed(f"{path} was modified: sha256 {hasher.hexdigest()}, listed {entry.sha256}")
+
+
+def read_to_end(pieces: Iterator[bytes]) -> None:
+    """Read the pieces and drop them, for the checks that are made as they are read."""
+    for _ in pieces:
+        pass
 
 
 def write_member(member: ContainerFile, directory: str) -> Iterator[bytes]:
@@ -76,22 +83,24 @@ def raise_error(error: PackageError) -> NoReturn:
 
 def check_limits(listing: FileList, reader: Reader, limits: Limits) -> None:
     """Raise `PackageError` for a list beyond the limits. No file is unpacked for that."""
-    # A list may name petabytes; nothing is written before they are added up.
+    # A list may name petabytes, so the sizes are added up before anything is written.
     if listing.size > limits.total:
         raise over_limit(
             f"it holds {listing.size} bytes, more than {limits.total}",
             hint="--max-size allows more",
         )
     # Every verb unpacks scripts, also those that only read a package.
-    scripts = [(e.size, p) for p, e in listing.files.items() if p.startswith(layout.SCRIPTS)]
-    largest, path = max(scripts, default=(0, ""))
-    if sum(size for size, _ in scripts) > _MAX_SCRIPTS or largest > _MAX_SCRIPT_FILE:
-        raise over_limit(f"{path} is larger than a file of a script can be")
-    # What a bomb gains is in the ratio; small packages may have any.
-    packed = reader.packed
-    if packed is not None and listing.size > limits.free + limits.ratio * packed:
+    script_files = [(e.size, p) for p, e in listing.files.items() if p.startswith(layout.SCRIPTS)]
+    total_size = sum(size for size, _ in script_files)
+    largest_size, largest_path = max(script_files, default=(0, ""))
+    if total_size > _MAX_SCRIPTS or largest_size > _MAX_SCRIPT_FILE:
+        raise over_limit(f"{largest_path} is larger than a file of a script can be")
+    # A decompression bomb has a high ratio; a small package may have any ratio.
+    packed_size = reader.packed
+    if packed_size is not None and listing.size > limits.free + limits.ratio * packed_size:
         raise over_limit(
-            f"{packed} bytes would unpack to {listing.size}, more than {limits.ratio} times as many"
+            f"{packed_size} bytes would unpack to {listing.size},"
+            f" more than {limits.ratio} times as many"
         )
 
 
@@ -104,32 +113,33 @@ def check_members(
     `refuse` is called with the error for a file with a wrong name or size, and for a missing file.
     If `refuse` returns, the file is left out. Raises the errors of the reader.
     """
-    seen: set[str] = set()
-    for item in reader.stream():
-        error = _find_member_problem(item, listing.files, seen)
-        seen.add(item.path)
+    seen_paths: set[str] = set()
+    for member in reader.stream():
+        error = _find_member_problem(member, listing.files, seen_paths)
+        seen_paths.add(member.path)
         if error is not None:
             refuse(error)
             continue
-        yield item._replace(pieces=_check_pieces(item.pieces, item.path, listing.files[item.path]))
-    for path in sorted(listing.files.keys() - seen):
+        checked_pieces = _check_pieces(member.pieces, member.path, listing.files[member.path])
+        yield member._replace(pieces=checked_pieces)
+    for path in sorted(listing.files.keys() - seen_paths):
         refuse(missing(f"{path} is listed, but missing"))
 
 
 def _find_member_problem(
-    item: ContainerFile, files: Mapping[str, FileEntry], seen: set[str]
+    member: ContainerFile, files: Mapping[str, FileEntry], seen_paths: set[str]
 ) -> PackageError | None:
     """Return the error for a member with an unsafe or unlisted name, a size that is not the listed
-    one, or a name in `seen`; else None."""
+    one, or a name in `seen_paths`; else None."""
     try:
-        names.check_path(item.path)
+        names.check_path(member.path)
     except PackageError as error:
         return error
-    entry = files.get(item.path)
+    entry = files.get(member.path)
     if entry is None:
-        return unlisted(f"{item.path!r:.200} is in the package, but not listed")
-    if item.path in seen:
-        return unlisted(f"{item.path} appears twice")
-    if item.size != entry.size:
-        return changed(f"{item.path} has {item.size} bytes, listed are {entry.size}")
+        return unlisted(f"{member.path!r:.200} is in the package, but not listed")
+    if member.path in seen_paths:
+        return unlisted(f"{member.path} appears twice")
+    if member.size != entry.size:
+        return changed(f"{member.path} has {member.size} bytes, listed are {entry.size}")
     return None

@@ -56,21 +56,26 @@ def install_package(reader: Reader, cache: Tree, limits: Limits) -> InstalledPac
     if listing.key is not None:
         raise no_package(f"it holds {listing.summary}, not programs of tilusbuild")
     check_limits(listing, reader, limits)
-    reader.attestations()  # for its size limits: nothing here needs a signature
+    # Called for its checks of names and sizes: an installation needs no signature.
+    reader.attestations()
     # Garbage collection waits for this lock: a program that was found here must not be removed
     # before the index names the package.
     with cache.hold_locks(LockName("use", shared=True)):
         missing = _list_missing(cache, listing)
         if missing:
             _unpack_and_publish(reader, cache, listing, missing)
-        # Last: an index that named missing programs would make `load` fail.
+        # Recorded last, because `load` fails if the index names programs that are missing.
         pairs = [script.pair for script in listing.scripts]
         record_build(cache, ROOT + listing.title, f"{listing.title} {listing.version}", pairs)
-    installed_paths = [path for path in listing.files if _name_root(path) in missing]
+    written_files = [
+        file
+        for path, file in listing.files.items()
+        if _name_root(path) in missing and not path.startswith(layout.SCRIPTS)
+    ]
     return InstalledPackage(
-        listing,
-        sum(root.startswith(layout.PROGRAMS) for root in missing),
-        sum(listing.files[p].size for p in installed_paths if not p.startswith(layout.SCRIPTS)),
+        listing=listing,
+        new=sum(root.startswith(layout.PROGRAMS) for root in missing),
+        size=sum(file.size for file in written_files),
     )
 
 
@@ -126,13 +131,14 @@ def _name_root(path: str) -> str:
 def _list_missing(cache: Tree, listing: FileList) -> set[str]:
     """Return the directories, such as `programs/HASH`, that the cache is to get from the package.
     Raises `PackageError` if it has one of the programs with another library."""
-    missing = {
-        f"{layout.PROGRAMS}/{p}" for p in listing.programs if not _has_program(cache, listing, p)
-    }
-    digests = {names.split_root(p)[2] for p in listing.files if p.startswith(layout.INCLUDE)}
-    missing |= {
-        f"{layout.INCLUDE}/{d}" for d in digests if not is_include_whole(cache.include_path(d), d)
-    }
+    missing = set()
+    for program in listing.programs:
+        if not _has_program(cache, listing, program):
+            missing.add(f"{layout.PROGRAMS}/{program}")
+    header_paths = (path for path in listing.files if path.startswith(layout.INCLUDE))
+    for digest in {names.split_root(path)[2] for path in header_paths}:
+        if not is_include_whole(cache.include_path(digest), digest):
+            missing.add(f"{layout.INCLUDE}/{digest}")
     built_scripts = _list_project_scripts(cache)
     for script in listing.scripts:
         if script.pair not in built_scripts and not _has_script(cache, listing, script):
@@ -182,19 +188,26 @@ def _has_script(cache: Tree, listing: FileList, script: ScriptEntry) -> bool:
     """Return whether the cache has the script with exactly the listed files. Measurements are not
     compared."""
     prefix = f"{script.root}/"
-    # Measurements are this machine's own; and the links to programs are made by publishing.
-    paths = (p for p in listing.files if p.startswith(prefix) and f"/{layout.LATENCY}/" not in p)
-    listed_digests = {path.removeprefix(prefix): listing.files[path].sha256 for path in paths}
-    path = cache.script_path(*script.pair)
+    # Measurements are this machine's own, and the links to programs are made by publishing.
+    listed_digests = {
+        path.removeprefix(prefix): file.sha256
+        for path, file in listing.files.items()
+        if path.startswith(prefix) and f"/{layout.LATENCY}/" not in path
+    }
+    directory = cache.script_path(*script.pair)
     try:
-        present = [name for name in layout.list_files_below(path) if not name.startswith(_LINKS)]
-        return listed_digests == {name: sha256_file(os.path.join(path, name)) for name in present}
+        cached_digests = {
+            name: sha256_file(os.path.join(directory, name))
+            for name in layout.list_files_below(directory)
+            if not name.startswith(_NOT_COMPARED)
+        }
     # The script was never installed, or leads to a program that is gone.
     except FileNotFoundError:
         return False
+    return listed_digests == cached_digests
 
 
-_LINKS = tuple(f"{name}/" for name in (layout.PROGRAMS, layout.FAILED, layout.LATENCY))
+_NOT_COMPARED = tuple(f"{name}/" for name in (layout.PROGRAMS, layout.FAILED, layout.LATENCY))
 
 
 # Publishing.
@@ -210,8 +223,9 @@ def _publish_missing(cache: Tree, listing: FileList, missing: set[str], director
     for program in listing.programs:
         if f"{layout.PROGRAMS}/{program}" in missing:
             path = os.path.join(directory, layout.PROGRAMS, program)
-            # It may have been built since it was missing: then the cache keeps its own.
-            _check_same_library(cache, listing, install_program(cache, program, path))
+            # A build may have published the program meanwhile: then the cache keeps that one.
+            entry = install_program(cache, program, path)
+            _check_same_library(cache, listing, entry)
     for script in listing.scripts:
         path = os.path.join(directory, script.root)
         if os.path.isdir(path):

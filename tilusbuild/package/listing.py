@@ -130,7 +130,7 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def find_path_problem(below: Sequence[str]) -> str | None:
         """Return the reason why no file can have this path below the kind's root, else None."""
 
-    def check_content(self, path: str, size: int) -> Callable[[bytes], None] | None:
+    def make_content_checker(self, path: str, size: int) -> Callable[[bytes], None] | None:
         """Return a function that raises `PackageError` for a wrong content of a file; None for a
         file of which only the digest is compared. Raises `PackageError` for a file too large."""
 
@@ -206,7 +206,7 @@ def check_list(listing: FileList) -> None:
     """Raise `PackageError` for the first inconsistency of a list."""
     if listing.schema != SCHEMA:
         raise malformed(f"a list of schema {listing.schema}; this version reads {SCHEMA}")
-    # First: all that follows takes the paths apart.
+    # Checked first, because the checks below take the paths apart.
     names.check_paths(listing.files)
     if list(listing.needs.libraries) != sorted(set(listing.needs.libraries)):
         raise malformed("needs.libraries is not sorted")
@@ -226,7 +226,8 @@ def check_list(listing: FileList) -> None:
 def _check_scripts(listing: FileList) -> None:
     """Raise `PackageError` unless the scripts are sorted, and all that they name is listed."""
     keys = [(script.script, script.target, script.hash) for script in listing.scripts]
-    if keys != sorted(set(keys)) or len({script.hash for script in listing.scripts}) != len(keys):
+    distinct_hashes = {script.hash for script in listing.scripts}
+    if keys != sorted(set(keys)) or len(distinct_hashes) != len(keys):
         raise malformed("the scripts are not sorted, or one appears twice")
     for script in listing.scripts:
         name = f"script {script.script}"
@@ -242,12 +243,12 @@ def _check_scripts(listing: FileList) -> None:
 
 def _check_programs(listing: FileList) -> None:
     """Raise `PackageError` unless each program has its files and names its first script."""
-    owners: dict[str, tuple[str, str]] = {}
+    first_script_by_program: dict[str, tuple[str, str]] = {}
     for script in listing.scripts:
         for digest in script.programs:
-            owners.setdefault(digest, (script.script, script.target))
+            first_script_by_program.setdefault(digest, (script.script, script.target))
     for digest, program in listing.programs.items():
-        if owners.get(digest) != (program.script, program.target):
+        if first_script_by_program.get(digest) != (program.script, program.target):
             raise malformed(f"program {digest} does not name the first script that has it")
         _check_files_listed(listing, f"{layout.PROGRAMS}/{digest}", PROGRAM_FILES)
 
@@ -261,15 +262,15 @@ def _check_files_listed(listing: FileList, prefix: str, required: Iterable[str])
 def _check_owners(listing: FileList) -> None:
     """Raise `PackageError` for a file that belongs to no listed program or script, or to another
     kind of package: it would not be checked."""
-    pairs = {script.pair for script in listing.scripts}
-    hashes = {digest for _, digest in pairs}
+    script_pairs = {script.pair for script in listing.scripts}
+    script_hashes = {digest for _, digest in script_pairs}
     for path in listing.files:
         kind, directory, digest = names.split_root(path)
         if kind == layout.PROGRAMS and digest not in listing.programs:
             raise malformed(f"{path} belongs to no listed program")
-        if (kind == layout.SCRIPTS and (directory, digest) not in pairs) or (
-            kind == layout.TESTS and digest not in hashes
-        ):
+        is_stray_script = kind == layout.SCRIPTS and (directory, digest) not in script_pairs
+        is_stray_test = kind == layout.TESTS and digest not in script_hashes
+        if is_stray_script or is_stray_test:
             raise malformed(f"{path} belongs to no listed script")
         if listing.key is None and names.find_list_class(kind):
             raise malformed(f"{path} is below {kind}, which the list does not mention")
@@ -286,17 +287,17 @@ def split_layers(listing: FileList) -> dict[tuple[str, str], tuple[str, ...]]:
     many programs share, are the last layer, ("", ""). In a package of another kind, a layer is
     (DIRECTORY, ""): a directory below the kind's root.
     """
-    owners = {script.hash: (script.script, script.target) for script in listing.scripts}
-    parts: dict[tuple[str, str], list[str]] = {}
+    owner_by_hash = {script.hash: (script.script, script.target) for script in listing.scripts}
+    paths_by_owner: dict[tuple[str, str], list[str]] = {}
     for path in sorted(listing.files):
         kind, _, digest = names.split_root(path)
         if kind in (layout.SCRIPTS, layout.TESTS):
-            owner = owners[digest]
+            owner = owner_by_hash[digest]
         elif kind == layout.PROGRAMS:
             owner = (listing.programs[digest].script, listing.programs[digest].target)
         else:
             owner = ("", "") if kind == layout.INCLUDE else (digest, "")
-        parts.setdefault(owner, []).append(path)
-    # False before true: the layer of the headers is the last.
-    ordered = sorted(parts, key=lambda owner: (owner == ("", ""), owner))
-    return {owner: tuple(parts[owner]) for owner in ordered}
+        paths_by_owner.setdefault(owner, []).append(path)
+    # False is sorted before true, so the layer of the headers is the last.
+    ordered_owners = sorted(paths_by_owner, key=lambda owner: (owner == ("", ""), owner))
+    return {owner: tuple(paths_by_owner[owner]) for owner in ordered_owners}

@@ -47,20 +47,23 @@ def check_path(path: str) -> None:
 def check_paths(paths: Iterable[str]) -> None:
     """Raise `PackageError` for a path that `check_path` refuses, for two paths that differ only in
     case or in the Unicode form of a letter, and for a file that is also a directory of another."""
-    seen: dict[str, str] = {}
+    path_by_folded: dict[str, str] = {}
     for path in paths:
         check_path(path)
-        # On a file system that folds, the second would overwrite the first after it was checked.
+        # On a disk that does not tell the two paths apart, the second file would overwrite the
+        # first after its check.
         folded = fold_path(path)
-        if folded in seen:
-            raise unsafe_name(f"{path!r:.200} and {seen[folded]!r:.200} are one name on some disks")
-        seen[folded] = path
+        if folded in path_by_folded:
+            raise unsafe_name(
+                f"{path!r:.200} and {path_by_folded[folded]!r:.200} are one name on some disks"
+            )
+        path_by_folded[folded] = path
     directories: set[str] = set()
-    for folded, path in seen.items():
+    for folded, path in path_by_folded.items():
         directory = folded.rpartition("/")[0]
         # The parents of a known directory are known, too.
         while directory and directory not in directories:
-            if directory in seen:
+            if directory in path_by_folded:
                 raise unsafe_name(f"{path!r:.200} would be in a directory that is a file")
             directories.add(directory)
             directory = directory.rpartition("/")[0]
@@ -108,20 +111,20 @@ def _find_path_problem(path: str) -> str | None:
 
 def _find_root_problem(parts: list[str]) -> str | None:
     """Return the reason why a path of these parts is below no root of a package; None if it is."""
-    root, rest = parts[0], parts[1:]
+    root, below_root = parts[0], parts[1:]
     list_class = find_list_class(root)
     if list_class is not None:
-        problem: str | None = list_class.find_path_problem(rest)
+        problem: str | None = list_class.find_path_problem(below_root)
         return problem
     other_roots = (layout.PROGRAMS, layout.INCLUDE, layout.TESTS)
     if root == layout.SCRIPTS:
-        if len(rest) < 3 or not layout.is_script_directory(rest[0]):
+        if len(below_root) < 3 or not layout.is_script_directory(below_root[0]):
             return "below scripts come a script's name, its hash and a file"
-        rest = rest[1:]
+        below_root = below_root[1:]
     elif root not in other_roots:
         names = ", ".join(other_roots[:-1])
         return f"it is not below {layout.SCRIPTS}, {names} or {other_roots[-1]}"
-    if len(rest) < 2 or not layout.is_hash(rest[0]):
+    if len(below_root) < 2 or not layout.is_hash(below_root[0]):
         return "a file is below a directory that is named by 64 hex digits"
     return None
 
@@ -134,8 +137,11 @@ def find_kind(encoded: bytes) -> str | None:
 
     The key is the first in the JSON: it sorts before all keys that every list has.
     """
-    keys = find_contributions("package kind")
-    return next((key for key in keys if encoded.startswith(b'{"%s":' % key.encode())), None)
+    for key in find_contributions("package kind"):
+        # Such as `{"adopted":`.
+        if encoded.startswith(b'{"%s":' % key.encode()):
+            return key
+    return None
 
 
 def load_command(encoded: bytes) -> Any:

@@ -110,26 +110,24 @@ def write_formats(
     time = read_source_date() if time is None else time
     stem, limit = f"{order.title}-{order.version}", order.package.max_size
     signed = replace(contents, beside=attest(contents))
-    sizes: dict[str, int] = {}
+    written: list[WrittenPackage] = []
     with _make_staging(directory) as staged:
-        for form in formats:
-            container = load_format(form)
+        for format_name in formats:
+            container = load_format(format_name)
             name = container.file_name(stem, contents.listed)
             path = os.path.join(staged, name)
             container.write(signed, path, time=time)
             size = os.stat(path).st_size if os.path.isfile(path) else layout.measure_files(path)[0]
             if limit is not None and size > limit:
                 raise cannot_pack(
-                    f"package {order.name} as {form} has {size} bytes, more than max-size, {limit}",
+                    f"package {order.name} as {format_name} has {size} bytes,"
+                    f" more than max-size, {limit}",
                     hint="less is packed with `scripts`, `targets` and `programs`;"
                     " `tilusbuild report` lists the largest programs",
                 )
-            sizes[name] = size
-        _move_into_place(staged, directory, list(sizes))
-    files = zip(formats, sizes.items(), strict=True)
-    return [
-        WrittenPackage(form, os.path.join(directory, name), size) for form, (name, size) in files
-    ]
+            written.append(WrittenPackage(format_name, os.path.join(directory, name), size))
+        _move_into_place(staged, directory, [os.path.basename(file.path) for file in written])
+    return written
 
 
 def read_source_date() -> int:
@@ -161,7 +159,7 @@ def _make_staging(output: str) -> Iterator[str]:
 def _move_into_place(staged: str, output: str, names: Sequence[str]) -> None:
     """Move the packages from `staged` to `output`, in place of earlier ones. Raises `OSError`, and
     `PackageError` if something in `output` has one of the names and is not a package."""
-    # All are checked before any is moved: every format appears, or none.
+    # All names are checked before any package is moved, so that every format appears, or none.
     for name in names:
         path = os.path.join(output, name)
         if os.path.lexists(path) and not is_package(path):
@@ -169,7 +167,8 @@ def _move_into_place(staged: str, output: str, names: Sequence[str]) -> None:
                 f"{path} exists, and is not a package of tilusbuild",
                 hint="remove it, or name another directory with --output",
             )
-    # Replaced packages go with the private directory; no name of a package begins with a dot.
+    # Replaced packages are removed with the private directory. No package has the name `.old`,
+    # because no name of a package begins with a dot.
     aside = os.path.join(staged, ".old")
     os.mkdir(aside)
     for name in names:
@@ -183,7 +182,7 @@ def is_package(path: str) -> bool:
         return False
     with suppress(TilusbuildError):
         container = find_format(path)
-        # Such a format is recognized by the list in it, which no reader returns.
+        # A format without a reader is recognized by the list in it: that is check enough.
         if container is not None and not container.is_readable:
             return True
         with open_package(path) as reader:

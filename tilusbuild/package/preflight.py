@@ -61,16 +61,20 @@ def predict_run(listing: FileList, directory: str, host: DescribedHost) -> Prefl
     Raises `LoadError` for scripts that the runtime would not read.
     """
     packed = {entry.hash: frozenset(entry.programs) for entry in listing.scripts}
-    groups: dict[tuple[str, str], list[Script]] = {}
+    scripts_by_instance: dict[tuple[str, str], list[Script]] = {}
     for entry in listing.scripts:
         script = read_script(os.path.join(directory, entry.root))
-        groups.setdefault((script.name, repr(sorted(script.params.items()))), []).append(script)
-    instances = tuple(_predict_instance(listing, group, packed, host) for group in groups.values())
-    # Of a machine that none of the scripts is for, the missing libraries would be noise.
-    needed = any(instance.target for instance in instances)
-    return PreflightReport(
-        host, instances, tuple(list_host_problems(listing.needs, host)) if needed else ()
+        instance_key = (script.name, repr(sorted(script.params.items())))
+        scripts_by_instance.setdefault(instance_key, []).append(script)
+    lines = tuple(
+        _predict_instance(listing, scripts, packed, host)
+        for scripts in scripts_by_instance.values()
     )
+    problems: tuple[str, ...] = ()
+    # If the machine has no script at all, the missing libraries would be noise.
+    if any(line.target for line in lines):
+        problems = tuple(list_host_problems(listing.needs, host))
+    return PreflightReport(host, lines, problems)
 
 
 # One instance.
@@ -90,7 +94,7 @@ def _predict_instance(
         evaluations = tuple(
             choose.evaluate_instance(script, host.device, host.machine) for script in scripts
         )
-        # The candidates are listed by the line itself.
+        # The first line only: the others list the candidates, which `_make_line` adds.
         problem = str(error).splitlines()[0]
         return _make_line(host, scripts[0], None, evaluations, tables=(), problems=(problem,))
     packed_programs = packed[chosen.hash]
@@ -101,6 +105,7 @@ def _predict_instance(
     entries = tables[0].entries if tables else ()
     try:
         refused = explain_refusals(chosen.programs, dispatch.refused)
+        # Both calls are made for their errors: a script that dispatch could not serve.
         chooser = Chooser(chosen, entries, packed_indices, refused)
         if not entries:
             chooser.choose_default()
@@ -145,7 +150,8 @@ def _list_code_problems(
     for program in sorted(packed_indices):
         images = listing.programs[script.programs[program]].images
         if script.form == SHARED and not images:
-            continue  # a library of host code
+            # A library of host code runs beside any device.
+            continue
         meta = {"images": [{"kind": image.kind, "arch": image.arch} for image in images]}
         try:
             library.check_images(script, program, meta, host.device)
@@ -175,10 +181,11 @@ def list_host_problems(needs: HostNeeds, host: DescribedHost) -> Iterator[str]:
     """Yield a problem for each requirement of the libraries that the host does not meet."""
     if needs.machine != host.machine:
         yield f"the libraries are for {needs.machine}, and the host is {host.machine}"
-    for name, needed, available in (
+    versions = (
         ("glibc", needs.glibc, host.glibc),
         ("libstdc++ symbols GLIBCXX", needs.libstdcxx, host.libstdcxx),
-    ):
+    )
+    for name, needed, available in versions:
         if needed and available and parse_version(available) < parse_version(needed):
             yield f"the libraries need {name} {needed}, and the host has {available}"
     # A series has one ABI: a later one is not known to take these libraries.
@@ -192,9 +199,11 @@ def list_host_problems(needs: HostNeeds, host: DescribedHost) -> Iterator[str]:
 def _list_isa_problems(needed: str, available: str) -> Iterator[str]:
     """Yield a problem unless a CPU with `available` runs code for `needed`: x86-64 levels, or
     names as of `-march`."""
-    levels = [_parse_level(name) for name in (needed, available)]
+    if needed == available:
+        return
+    needed_level, available_level = _parse_level(needed), _parse_level(available)
     # Names that are not levels are in no order: only the very same CPU is known to do.
-    if needed != available and (None in levels or levels[0] > levels[1]):  # type: ignore[operator]
+    if needed_level is None or available_level is None or needed_level > available_level:
         yield f"the libraries need a CPU with {needed}, and the host's has {available}"
 
 

@@ -16,7 +16,13 @@ from tilusbuild.errors import input_error
 from tilusbuild.package import names
 from tilusbuild.package.check import PackageChecker
 from tilusbuild.package.errors import PackageError, no_package
-from tilusbuild.package.extract import Limits, check_limits, check_members, write_member
+from tilusbuild.package.extract import (
+    Limits,
+    check_limits,
+    check_members,
+    read_to_end,
+    write_member,
+)
 from tilusbuild.package.formats import PackageFormat, load_formats, recognize_format
 from tilusbuild.package.formats.directory import holds_list
 from tilusbuild.package.listing import FileList, parse_list
@@ -25,6 +31,7 @@ from tilusbuild.runtime.regular import open_file
 from tilusbuild.state.temporary import TemporaryDirectory
 
 _PICKLE = b"\x80"
+"""The first byte of a pickle."""
 
 
 @contextmanager
@@ -66,7 +73,7 @@ def _open_reader(path: str) -> Reader:
     container = recognize_format(path, start)
     if container is not None:
         return container.read(path)
-    titles = [form.title for form in load_formats() if form.is_readable]
+    titles = [known_format.title for known_format in load_formats() if known_format.is_readable]
     hint = f"a package is {', '.join(titles[:-1])} or {titles[-1]}"
     if os.path.isdir(path):
         if is_cache(path):
@@ -75,7 +82,8 @@ def _open_reader(path: str) -> Reader:
         raise no_package(f"a directory without {names.LIST}", hint=hint)
     if start[:1] == _PICKLE:
         raise no_package("it looks like a pickle, and tilusbuild never unpickles", hint=hint)
-    kind = "text" if start and start.isascii() and start.decode().isprintable() else "another file"
+    is_text = start and start.isascii() and start.decode().isprintable()
+    kind = "text" if is_text else "another file"
     raise no_package(f"it is {kind}, not an archive", hint=hint)
 
 
@@ -108,9 +116,8 @@ def unpack_package(
         for member in check_members(reader, listing):
             if member.path not in chosen:
                 continue
-            # Programs are not checked here: not all of their files need to be among the chosen.
-            for _ in write_member(member, directory.path):
-                pass
+            # Programs are not checked: some of their files may not be among the chosen.
+            read_to_end(write_member(member, directory.path))
         checker.check_scripts()
         yield listing, directory.path
 
