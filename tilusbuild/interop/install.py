@@ -44,7 +44,8 @@ def install_foreign_cache(
                 _unpack_units(reader, listing, cache, missing, private.path)
                 unpacked = os.path.join(private.path, cache.prefix)
                 _write_paths_into_groups(cache, unpacked, destination)
-                # Content before names: after a power failure a published entry is not empty.
+                # The content is on disk before it gets its name, so that no published entry is
+                # empty after a power failure.
                 sync_tree(private.path)
                 _make_links(cache, missing, unpacked)
                 published = set(_publish_units(cache, missing, unpacked, destination))
@@ -53,10 +54,12 @@ def install_foreign_cache(
                 f"{destination} cannot be written: {error.strerror or error}",
                 hint="--into names another directory",
             ) from None
-    sizes = {path.removeprefix(cache.prefix): file.size for path, file in listing.files.items()}
     entry_units = cache.pair_with_units(entry.path for entry in cache.entries)
-    new = sum(unit in published for _, unit in entry_units)
-    return new, sum(sizes[p] for p, unit in cache.pair_with_units(sizes) if unit in published)
+    new_entries = sum(unit in published for _, unit in entry_units)
+    sizes = {path.removeprefix(cache.prefix): file.size for path, file in listing.files.items()}
+    file_units = cache.pair_with_units(sizes)
+    written_bytes = sum(sizes[path] for path, unit in file_units if unit in published)
+    return new_entries, written_bytes
 
 
 def _list_missing_units(cache: ListedCache, destination: str) -> set[str]:
@@ -65,7 +68,8 @@ def _list_missing_units(cache: ListedCache, destination: str) -> set[str]:
     if not os.path.isdir(destination):
         return set(cache.units)
     missing = set()
-    # By descriptors of directories: a link in the cache would have the files written elsewhere.
+    # Directories are opened without following links: a link in the cache would have the files
+    # written elsewhere.
     for unit in cache.units:
         parent, _, name = unit.rpartition("/")
         try:
@@ -87,21 +91,19 @@ def _unpack_units(
 ) -> None:
     """Check all files of the package, and write those of the missing units below `private`. Raises
     `PackageError` and `OSError`."""
-    unit_files = {
-        cache.prefix + path
-        for path, unit in cache.pair_with_units(p.removeprefix(cache.prefix) for p in listing.files)
-        if unit in missing
-    }
-    # All files, also those of units that exist: a wrong one refuses the whole package.
+    paths_in_cache = (path.removeprefix(cache.prefix) for path in listing.files)
+    paths_and_units = cache.pair_with_units(paths_in_cache)
+    missing_files = {cache.prefix + path for path, unit in paths_and_units if unit in missing}
+    # Also the files of units that exist are checked: a wrong one refuses the whole package.
     checker = PackageChecker(listing, private)
     for member in check_members(reader, listing):
-        checker.read_member(member, keep=member.path in unit_files)
+        checker.read_member(member, keep=member.path in missing_files)
 
 
 def _write_paths_into_groups(cache: ListedCache, unpacked: str, destination: str) -> None:
     """Replace names by absolute paths below `destination` in the unpacked group files, in which
     Triton lists the files of an entry."""
-    # Not before: the files were compared with the list, whose digests are of groups without paths.
+    # The listed digests are of groups without paths, so this comes after the check of the files.
     for path in list_files_below(unpacked):
         if is_group(cache.system, path):
             file = os.path.join(unpacked, path)
@@ -124,9 +126,9 @@ def _publish_units(
 ) -> Iterator[str]:
     """Rename the missing units into the destination. Yield each one that was renamed; a unit that
     another process has published meanwhile stays as it is. Raises `OSError`."""
-    # Units with links come last: no link leads to an entry that does not exist yet.
-    linking = {unit for _, unit in cache.pair_with_units(cache.links)}
-    for unit in sorted(missing, key=lambda unit: (unit in linking, unit)):
+    # Units with links come last, so that no link leads to an entry that does not exist yet.
+    units_with_links = {unit for _, unit in cache.pair_with_units(cache.links)}
+    for unit in sorted(missing, key=lambda unit: (unit in units_with_links, unit)):
         final = os.path.join(destination, unit)
         make_directories_below(destination, *unit.split("/")[:-1])
         if rename_if_free(os.path.join(unpacked, unit), final):

@@ -38,10 +38,10 @@ from tilusbuild.package.model import MAX_LIBRARY_SIZE, read_code
 from tilusbuild.state.files import sha256_bytes, sha256_file
 
 _LOCK = ".lock"
-_SHARED_UNIT = {tilus.SYSTEM: 3, hidet.SYSTEM: 2, tilelang.SYSTEM: 4, triton.SYSTEM: 1}
+_UNIT_PARTS = {tilus.SYSTEM: 3, hidet.SYSTEM: 2, tilelang.SYSTEM: 4, triton.SYSTEM: 1}
 """The number of path parts of the unit that a file without an entry belongs to:
 `scripts/NAME/KEY`, `graphs/KEY`, `VERSION/MACHINE/autotuner/KEY`."""
-_FATBIN = "kernel.fatbin"
+_FATBIN_NAME = "kernel.fatbin"
 """TileLang's file with code for several architectures. It is not an ELF file, so that the reader of
 the cache reports no library of its entry."""
 
@@ -52,20 +52,24 @@ def collect_foreign_cache(cache: ForeignCache, name: str, version: str) -> Conte
     `InputError` for a directory that is only a part of a cache."""
     _check_all_versions(cache)
     # The paths that are wrong in a moved entry are not packed.
-    broken = [p for entry in cache.entries for p in entry.problems if not p.moved]
-    if broken:
-        more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
+    problems = [
+        problem for entry in cache.entries for problem in entry.problems if not problem.moved
+    ]
+    if problems:
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise cannot_pack(
-            f"{cache.root} is broken: {broken[0]}{more}",
+            f"{cache.root} is broken: {problems[0]}{more}",
             hint="`tilusbuild cache verify` lists what is, `cache gc --broken` removes it",
         )
     collector = _CacheCollector(CacheDirectory(cache.root), cache.system)
     for entry in cache.entries:
         collector.add_entry(entry)
-    stale = tuple(f"{file.path}/" for file in cache.stale)
+    entry_files = [path for entry in cache.entries for path in entry.files]
+    # With a slash, so that a stale directory also excludes the files in it, and nothing else.
+    stale_prefixes = tuple(f"{file.path}/" for file in cache.stale)
     # After all entries: a link may lead to any of them, and a file is counted with its unit.
-    for path in (*(p for e in cache.entries for p in e.files), *cache.shared):
-        if not f"{path}/".startswith(stale) and os.path.basename(path) != _LOCK:
+    for path in (*entry_files, *cache.shared):
+        if not f"{path}/".startswith(stale_prefixes) and os.path.basename(path) != _LOCK:
             collector.add_file(path)
     if not collector.entries:
         raise cannot_pack(f"{cache.root} holds no entry that could be packed")
@@ -75,11 +79,12 @@ def collect_foreign_cache(cache: ForeignCache, name: str, version: str) -> Conte
 
 def _check_all_versions(cache: ForeignCache) -> None:
     """Raise `InputError` for the directory of one version of TileLang's cache."""
-    # The version is only in the name of that directory: installed elsewhere, no TileLang finds it.
-    if cache.system == tilelang.SYSTEM and any(
-        entry.path.split("/")[0] == "cuda-binaries" or entry.path.split("/")[1] == "kernels"
-        for entry in cache.entries
-    ):
+    # Only the directory's own name has the version, without which no TileLang finds the entries.
+    if cache.system != tilelang.SYSTEM:
+        return
+    # Below the directory of one version are `cuda-binaries/…` and `MACHINE/kernels/…`.
+    parts_of_entries = [entry.path.split("/") for entry in cache.entries]
+    if any(parts[0] == "cuda-binaries" or parts[1] == "kernels" for parts in parts_of_entries):
         raise input_error(
             f"{cache.root} is one version's part of a cache of TileLang",
             hint="name the directory above it, which TILELANG_CACHE_DIR names",
@@ -103,7 +108,7 @@ class _CacheCollector(Struct):
     def add_entry(self, entry: ForeignEntry) -> None:
         """Add an entry with the code in its library, and its unit without files. Raises
         `PackageError`."""
-        # Counted as its files are added: a unit without files is not listed.
+        # `add_file` counts the unit's files; a unit that stays at 0 is not listed.
         self.units[entry.removed_with] = 0
         library = self._find_library(entry)
         data = self.directory.read_bytes(f"{entry.path}/{library}") or b""
@@ -118,38 +123,40 @@ class _CacheCollector(Struct):
     def add_file(self, path: str) -> None:
         """Add a file or a link, and count it with its unit: the directory that is published by one
         rename. A missing file is ignored. Raises `PackageError`."""
-        full, listed_path = self.directory.join_path(path), f"{ROOT}/{self.system}/{path}"
-        # A link to a program that was removed; or a file that was removed since.
-        if not os.path.exists(full):
+        full_path, listed_path = self.directory.join_path(path), f"{ROOT}/{self.system}/{path}"
+        # A link may lead to a program that was removed, and a file may be removed meanwhile.
+        if not os.path.exists(full_path):
             return
-        parents = accumulate(path.split("/")[:-1], "{}/{}".format)
-        unit = next((parent for parent in parents if parent in self.units), None)
-        unit = unit or "/".join(path.split("/")[: _SHARED_UNIT[self.system]])
+        parts = path.split("/")
+        # `a`, `a/b`, `a/b/c` of `a/b/c/d`.
+        parents = accumulate(parts[:-1], "{}/{}".format)
+        shared_unit = "/".join(parts[: _UNIT_PARTS[self.system]])
+        unit = next((parent for parent in parents if parent in self.units), shared_unit)
         self.units[unit] = self.units.get(unit, 0) + 1
         if self.units[unit] > MAX_FILES:
             raise cannot_pack(f"{unit} has more than {MAX_FILES} files")
-        if os.path.islink(full):
-            self._add_link(path, full)
+        if os.path.islink(full_path):
+            self._add_link(path, full_path)
             return
-        if not stat.S_ISREG(os.lstat(full).st_mode):
-            raise cannot_pack(f"{full} is not a plain file")
+        if not stat.S_ISREG(os.lstat(full_path).st_mode):
+            raise cannot_pack(f"{full_path} is not a plain file")
         if is_group(self.system, path):
-            group = strip_group_paths(full)
+            group = strip_group_paths(full_path)
             self.origins[listed_path] = group
             self.files[listed_path] = FileEntry(len(group), sha256_bytes(group))
         else:
-            self.origins[listed_path] = full
-            self.files[listed_path] = FileEntry(os.path.getsize(full), sha256_file(full))
+            self.origins[listed_path] = full_path
+            self.files[listed_path] = FileEntry(os.path.getsize(full_path), sha256_file(full_path))
         if path.endswith(".so"):
             self._add_library_needs(path)
 
-    def _add_link(self, path: str, full: str) -> None:
+    def _add_link(self, path: str, full_path: str) -> None:
         """Add a link to an entry. Raises `PackageError` for any other link."""
-        absolute = os.path.join(os.path.dirname(full), os.readlink(full))
+        absolute = os.path.join(os.path.dirname(full_path), os.readlink(full_path))
         target = os.path.relpath(absolute, self.directory.root)
         # Any other link could lead out of the cache, or nowhere once it is installed.
         if target not in self.entries:
-            raise cannot_pack(f"{full} leads to {target}, which is not an entry")
+            raise cannot_pack(f"{full_path} leads to {target}, which is not an entry")
         self.links[path] = target
 
     def _add_library_needs(self, path: str) -> None:
@@ -166,12 +173,12 @@ class _CacheCollector(Struct):
         """Return the path of an entry's library or fatbin, relative to the entry. Raises
         `PackageError` if it has neither."""
         for path in entry.files:
-            full = self.directory.join_path(path)
+            full_path = self.directory.join_path(path)
             if entry.library is not None and path.endswith((".so", ".cubin", ".hsaco")):
-                # Of several libraries in an entry, the one that the reader of the cache has read.
-                is_library = sha256_file(full) == entry.library
+                # Of several libraries in an entry, take the one that the cache's reader has read.
+                is_library = sha256_file(full_path) == entry.library
             else:
-                is_library = path.endswith(f"/{_FATBIN}")
+                is_library = path.endswith(f"/{_FATBIN_NAME}")
             if is_library:
                 return os.path.relpath(path, entry.path)
         raise cannot_pack(

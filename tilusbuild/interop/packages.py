@@ -93,8 +93,9 @@ def package_cache(arguments: PackCacheArgs) -> int:
             f"{arguments.source} is a cache of tilusbuild", hint="use `tilusbuild package` for it"
         )
     cache = read_foreign_cache(arguments.source)
-    name, version = foreign.choose_default_name(cache)
-    name, version = arguments.name or name, arguments.package_version or version
+    default_name, default_version = foreign.choose_default_name(cache)
+    name = arguments.name or default_name
+    version = arguments.package_version or default_version
     contents = foreign.collect_foreign_cache(cache, name, version)
     order = PackageOrder(name, PackageSection(), cache.system, version)
     attest = _make_attester(arguments.sign)
@@ -128,10 +129,12 @@ def install(reader: Reader, arguments: InstallArgs) -> int:
     from tilusbuild.package.listing import parse_list
 
     listing = parse_list(reader.list_bytes())
-    system, entries = get_foreign_cache(listing).system, len(get_foreign_cache(listing).entries)
-    destination = (
-        os.path.abspath(arguments.into) if arguments.into else find_home(system, os.environ)
-    )
+    listed_cache = get_foreign_cache(listing)
+    system, entries = listed_cache.system, len(listed_cache.entries)
+    if arguments.into:
+        destination = os.path.abspath(arguments.into)
+    else:
+        destination = find_home(system, os.environ)
     new, size = install_foreign_cache(reader, listing, destination, options.parse_limits(arguments))
     if arguments.json:
         emit_line(
@@ -165,7 +168,7 @@ def _make_attester(key: str | None) -> Callable[[Any], dict[str, bytes]]:
         return lambda contents: {}
     from tilusbuild.package import names
 
-    # The signature alone: how another system built its entries is not known.
+    # The provenance is left out, because how another system built its entries is not known.
     attest = options.find_attester(key)
     return lambda contents: {names.SIGNATURE: attest(contents)[names.SIGNATURE]}
 

@@ -106,10 +106,10 @@ def ls(path: str, arguments: Common) -> int:
 
 def _format_age(seconds: float) -> str:
     """Return an age in its largest unit, such as "3 d"."""
-    # A file of another machine's clock may be younger than now.
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
+    # The age is negative for a file of a machine whose clock is ahead.
     return f"{max(0, seconds):.0f} s"
 
 
@@ -187,10 +187,11 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
         broken=arguments.broken,
     )
     removed = in_use = freed = 0
-    # One by one: each is reported as soon as it is gone, also if the next one fails.
-    dry = arguments.dry_run
+    dry_run = arguments.dry_run
+    # An iterator, so that each removal is reported as soon as it is made, also if the next one
+    # fails.
     outcomes: Iterator[tuple[Removal, bool]]
-    if dry:
+    if dry_run:
         outcomes = ((removal, True) for removal in removals)
     else:
         outcomes = remove_unless_in_use(cache, removals)
@@ -203,14 +204,14 @@ def gc(path: str, arguments: CacheGcArgs) -> int:
         if arguments.json:
             fate = "removed" if is_removed else "in use"
             emit_line(GarbageLine(removal.path, fate, removal.size, why=removal.why))
-        elif arguments.verbose or dry or not is_removed:
+        elif arguments.verbose or dry_run or not is_removed:
             why = removal.why if is_removed else "in use, kept"
             print(f"{format_bytes(removal.size):>10}  {removal.path}: {why}")
     if arguments.json:
         emit_line(CountsLine({"removed": removed, "freed": freed, "left": in_use}))
     else:
         entries = format_count(len(cache.entries), "entry", "entries")
-        verb = "would remove" if dry else "removed"
+        verb = "would remove" if dry_run else "removed"
         print(f"{verb} {removed} of {entries}, {format_bytes(freed)}")
     return 1 if in_use else 0
 

@@ -93,10 +93,10 @@ def _is_kernels(path: str, start: bytes) -> bool:
     `start` is b"" for a directory."""
     if start:
         return False
-    # All, and not one: a directory in this format is replaced as a whole.
     variants = try_list(os.path.join(path, "build"))
-    lists = (os.path.join(path, "build", variant, INSIDE, names.LIST) for variant in variants)
-    return bool(variants) and all(map(os.path.isfile, lists))
+    list_paths = (os.path.join(path, "build", variant, INSIDE, names.LIST) for variant in variants)
+    # A directory in this format is replaced as a whole, so every variant must be a package.
+    return bool(variants) and all(map(os.path.isfile, list_paths))
 
 
 def _list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
@@ -115,11 +115,12 @@ def _list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
         for file, data in _list_members(contents, identifier):
             digests[file] = base64.b64encode(hashlib.sha256(data).digest()).decode()
             yield f"build/{variant}/{file}", data
-        # The manifest's `version` begins with a digit.
+        # `kernels` takes a whole number. The manifest's `version` begins with a digit.
+        major = re.match(r"\d+", contents.listed.version)[0]  # type: ignore[index]
         metadata = {
             "name": name,
             "id": identifier,
-            "version": parse_version(re.match(r"\d+", contents.listed.version)[0])[0],  # type: ignore[index]
+            "version": int(major),
             "license": "other",
             # tvm-ffi is in the name of the variant, by which `kernels` requires it.
             "python-depends": [],
@@ -137,7 +138,8 @@ def _list_variants(listing: FileList) -> dict[str, dict[str, object]]:
         variants[f"tvm-ffi{series}-cpu-{machine}"] = {"type": "cpu"}
     toolkits = [t.toolkit for t in listing.targets.values() if t.kind == "cuda" and t.toolkit]
     if toolkits:
-        # The newest: torch of an older CUDA may be on a driver that does not run its code.
+        # The newest toolkit counts: a torch for an older CUDA may be on a driver that does not run
+        # the code of the newest.
         major, minor = max(map(parse_version, toolkits))[:2]
         images = {image for program in listing.programs.values() for image in program.images}
         archs = {
@@ -181,8 +183,11 @@ def _list_members(contents: Contents, identifier: str) -> Iterator[tuple[str, by
 def _name_functions(contents: Contents) -> Mapping[str, str]:
     """Return the scripts that can be called, by the name of their function. Raises `PackageError`
     if two functions would have one name."""
-    script_files = [path for path in contents.listed.files if path.endswith(f"/{FILE}")]
-    scripts = [parse_description("", unseal_json(contents.read_listed(p))) for p in script_files]
+    scripts = [
+        parse_description("", unseal_json(contents.read_listed(path)))
+        for path in contents.listed.files
+        if path.endswith(f"/{FILE}")
+    ]
     try:
         return name_functions([(s.name, s.params) for s in scripts if s.form == CALLED])
     except ValueError as error:

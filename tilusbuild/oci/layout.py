@@ -81,7 +81,7 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
     listing = contents.listed
     layers = []
     for owner, paths in split_layers(listing).items():
-        # A blob's name is its digest, which is known when all of it is written.
+        # A blob's name is its digest, which is known only when all of it is written.
         unnamed = os.path.join(blobs, "new")
         with open(unnamed, "xb") as file:
             write_layer(contents, paths, file, time=time, end=True)
@@ -100,21 +100,29 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
     )
     # A tag cannot have `+`, which a version may.
     tag = listing.version.replace("+", "_")
-    entries = [{**manifest, "artifactType": ARTIFACT, "annotations": {_REF: tag}}]
-    # After the package's manifest, which they name by its digest.
+    descriptors = [{**manifest, "artifactType": ARTIFACT, "annotations": {_REF: tag}}]
+    # Attestations come after the package's manifest, because they name it by its digest.
     for name, data in sorted(contents.beside.items()):
-        kind, title = _ATTESTATION_TYPES[name], name.rpartition("/")[2]
+        attestation_type, title = _ATTESTATION_TYPES[name], name.rpartition("/")[2]
+        layer = _put_blob(path, data, attestation_type)
         referrer = {
-            "artifactType": kind,
+            "artifactType": attestation_type,
             "config": _put_blob(path, _EMPTY, _EMPTY_TYPE),
-            "layers": [{**_put_blob(path, data, kind), "annotations": {_TITLE: title}}],
+            "layers": [{**layer, "annotations": {_TITLE: title}}],
             "subject": manifest,
         }
-        reference = {_REF: f"{tag}.{title.partition('.')[0]}"}
         descriptor = _put_manifest(path, referrer)
-        entries.append({**descriptor, "artifactType": kind, "annotations": reference})
+        # Such as `1.0.signature`.
+        annotations = {_REF: f"{tag}.{title.partition('.')[0]}"}
+        descriptors.append(
+            {**descriptor, "artifactType": attestation_type, "annotations": annotations}
+        )
     write_file(os.path.join(path, LAYOUT), b'{"imageLayoutVersion":"1.0.0"}')
-    index: dict[str, Any] = {"schemaVersion": 2, "mediaType": _INDEX_TYPE, "manifests": entries}
+    index: dict[str, Any] = {
+        "schemaVersion": 2,
+        "mediaType": _INDEX_TYPE,
+        "manifests": descriptors,
+    }
     write_file(os.path.join(path, INDEX), rfc8785.dumps(index))
     sync_tree(path)
 
@@ -191,15 +199,18 @@ class OciReader:
             encoded = self._read_blob(blob, _MAX_JSON_SIZE)
             manifests[blob.digest] = _decode_json(blob.digest, encoded, _OciManifest)
         packages = [digest for digest in manifests if manifests[digest].artifact_type == ARTIFACT]
-        # Of two packages one could be verified and the other installed.
+        # If there were two packages, one could be verified and the other one installed.
         if len(packages) != 1:
             raise no_package(f"the image layout holds {len(packages) or 'no'} packages of kernels")
-        self._package_manifest = manifests[packages[0]]
+        (package_digest,) = packages
+        self._package_manifest = manifests[package_digest]
         attestations = {
-            d: m for d, m in manifests.items() if m.subject and m.subject.digest == packages[0]
+            digest: manifest
+            for digest, manifest in manifests.items()
+            if manifest.subject and manifest.subject.digest == package_digest
         }
         self._attestation_manifests = list(attestations.values())
-        self._check_unlisted_blobs({*packages, *attestations})
+        self._check_unlisted_blobs({package_digest, *attestations})
         self.packed: int | None = sum(blob.size for blob in self._package_manifest.layers)
 
     def list_bytes(self) -> bytes:
@@ -209,7 +220,7 @@ class OciReader:
         """Return the attestations that exist, by their names in `names.BESIDE`."""
         data_by_name: dict[str, bytes] = {}
         for manifest in self._attestation_manifests:
-            # The list does not name a config: another one could hold anything.
+            # The list does not name configs, so that one with a content could hold anything.
             if self._read_blob(manifest.config, len(_EMPTY)) != _EMPTY:
                 raise unlisted("an artifact beside the package has a config")
             for blob in manifest.layers:
@@ -239,7 +250,8 @@ class OciReader:
             while piece := file.read(1 << 20):
                 hasher.update(piece)
             _check_digest(blob, hasher.hexdigest())
-            # Read twice: nothing of a layer is unpacked before its digest is known to be right.
+            # A layer is read a second time, because nothing of it may be unpacked before its digest
+            # is known to be right.
             file.seek(0)
             yield from read_entries(open_frames(file))
 
@@ -247,14 +259,15 @@ class OciReader:
         """Raise `PackageError` for a file or a blob that neither the index nor a manifest names."""
         named_digests = manifests | {
             blob.digest
-            for m in (self._package_manifest, *self._attestation_manifests)
-            for blob in (m.config, *m.layers)
+            for manifest in (self._package_manifest, *self._attestation_manifests)
+            for blob in (manifest.config, *manifest.layers)
         }
-        for directory, named_files in (
-            ("", {"blobs", INDEX, LAYOUT}),
-            ("blobs", {"sha256"}),
-            ("blobs/sha256", {digest.removeprefix("sha256:") for digest in named_digests}),
-        ):
+        named_files_by_directory = {
+            "": {"blobs", INDEX, LAYOUT},
+            "blobs": {"sha256"},
+            "blobs/sha256": {digest.removeprefix("sha256:") for digest in named_digests},
+        }
+        for directory, named_files in named_files_by_directory.items():
             try:
                 present = set(os.listdir(os.path.join(self._path, directory)))
             except OSError as error:

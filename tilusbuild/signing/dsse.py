@@ -79,7 +79,7 @@ def check_signature(
         )
     if names.SIGNATURE not in attestations:
         raise badly_signed("the package is not signed", hint="`package --sign` signs one")
-    # Of the very bytes that are installed: a list that was parsed could be written otherwise.
+    # The digest of the bytes themselves: a parsed list could be encoded to other bytes.
     digest = sha256_bytes(list_bytes)
     verify = _make_identity_verifier(identity, issuer) if key is None else _make_key_verifier(key)
     predicates = {}
@@ -100,10 +100,9 @@ def _parse_statement(name: str, payload: bytes) -> dict[str, Any]:
     `PackageError`; `name` is for its message."""
     try:
         statement = json.loads(payload)
-        is_statement = statement["_type"] == signed.STATEMENT and isinstance(
-            statement["subject"], list
-        )
-        if not is_statement or not isinstance(statement["predicate"], dict):
+        has_subjects = isinstance(statement["subject"], list)
+        has_predicate = isinstance(statement["predicate"], dict)
+        if statement["_type"] != signed.STATEMENT or not has_subjects or not has_predicate:
             raise ValueError("not an in-toto statement")
         return {**statement, "predicateType": str(statement["predicateType"])}
     except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -124,7 +123,7 @@ def _make_key_signer(path: str) -> SignStatement:
     try:
         private = serialization.load_pem_private_key(pem, None)
         scheme = signed.choose_scheme(private.public_key())
-        # A trial: some kinds of keys cannot sign.
+        # Called for its error: some kinds of keys cannot sign.
         private.sign(b"", *scheme)
     # The library has no common class for its errors.
     except Exception as error:
@@ -137,11 +136,11 @@ def _make_key_signer(path: str) -> SignStatement:
     def sign(statement: bytes) -> bytes:
         """Return a DSSE envelope with the statement and its signature, as JSON."""
         signature = private.sign(signed.encode_message(statement), *scheme)
-        payload, sig = (base64.b64encode(data).decode() for data in (statement, signature))
+        encoded_signature = base64.b64encode(signature).decode()
         envelope = {
-            "payload": payload,
+            "payload": base64.b64encode(statement).decode(),
             "payloadType": signed.PAYLOAD,
-            "signatures": [{"keyid": "", "sig": sig}],
+            "signatures": [{"keyid": "", "sig": encoded_signature}],
         }
         return json.dumps(envelope, sort_keys=True, separators=(",", ":")).encode()
 
@@ -152,7 +151,8 @@ def _make_key_verifier(path: str) -> Callable[[str, bytes], bytes]:
     """Return a function from the name and bytes of an attestation to its payload. The function
     raises `PackageError` if the key did not sign it. Raises `InputError` for a file that is not a
     public key."""
-    # Read before any attestation: a wrong key is the caller's mistake, not a wrong signature.
+    # Called for its error, before any attestation is read: a wrong key is the caller's mistake, and
+    # not a wrong signature.
     try:
         signed.read_public_key(path)
     except LoadError as error:
@@ -289,21 +289,25 @@ def _describe_materials(listing: FileList, digest: str) -> dict[str, Any]:
         hashes = {"hashes": [{"alg": "SHA-256", "content": sha256}]} if sha256 else {}
         return {"type": kind, "name": name, "bom-ref": ref, **hashes}
 
-    parts = [
+    components = [
         make_component("file", path, path, file.sha256)
         for path, file in listing.files.items()
         if path.endswith(".so")
     ]
-    # The host's own: which file serves there is not known.
-    parts += [make_component("library", n, f"host:{n}", None) for n in listing.needs.libraries]
+    # Libraries of the host have no digest, because another host may have other files.
+    components += [
+        make_component("library", name, f"host:{name}", None) for name in listing.needs.libraries
+    ]
     package = make_component("library", listing.title, digest, digest)
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
         "version": 1,
-        # Of the digest, and not random: the same package has the same statements.
+        # Derived from the digest and not random, so that the same package has the same statements.
         "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, f"sha256:{digest}").urn,
         "metadata": {"component": {**package, "version": listing.version}},
-        "components": parts,
-        "dependencies": [{"ref": digest, "dependsOn": [part["bom-ref"] for part in parts]}],
+        "components": components,
+        "dependencies": [
+            {"ref": digest, "dependsOn": [component["bom-ref"] for component in components]}
+        ],
     }
