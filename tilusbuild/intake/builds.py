@@ -32,6 +32,7 @@ _TIMEOUT, _MAX_OUTPUT = 600.0, 1 << 28
 """Seconds that another program has, and bytes of its output."""
 _MAX_LINES = 15
 """Lines of a script's error that are shown."""
+# Such as `make[1]: Entering directory '/src/lib'`.
 _ENTERING = re.compile(r"make(?:\[\d+\])?: (Entering|Leaving) directory '(.*)'")
 
 
@@ -87,15 +88,16 @@ def read_compile_entries(draft: ManifestDraft, entries: Sequence[object], root: 
 
 def read_make_commands(root: str, name: str) -> Commands:
     """Return the commands of a Makefile's first goal, from `make -n`. Raises `InputError`."""
-    # -B: as if nothing were built, since make prints no command of a file that is up to date.
+    # With -B, as if nothing were built: make prints no command of a file that is up to date.
     text = _read_output(name, root, "make", "-n", "-B", "-w", "-f", name)
     commands: Commands = []
-    # A stack: the last is the directory of the make that prints the line.
+    # A stack, whose last directory is that of the make that prints the line.
     directories = [root]
     for line in text.replace("\\\n", " ").splitlines():
         if match := _ENTERING.fullmatch(line):
-            # `make -w` prints these lines around each recursive make.
-            directories = [*directories, match[2]] if match[1] == "Entering" else directories[:-1]
+            # `make -w` prints such a line before and after each recursive make.
+            is_entering, directory = match[1] == "Entering", match[2]
+            directories = [*directories, directory] if is_entering else directories[:-1]
         else:
             commands += _split_shell_line(directories[-1], line)
     return commands
@@ -132,14 +134,16 @@ def record_setup_commands(draft: ManifestDraft, root: str, name: str) -> Command
             f"{name} cannot be imported: it needs setuptools, which is not installed",
             hint="`pip install setuptools`, where tilusbuild is installed",
         )
-    # A build directory that does not exist elsewhere, so that its paths in commands are recognized.
+    # A new directory, so that its paths are recognized in the commands.
     with TemporaryDirectory("import") as build_directory:
-        build = ("build", "--force", "--build-lib", build_directory.path, "build_ext", "--inplace")
-        lines = run_recorded(
-            draft, root, name, spy.__file__, build, ("compiled anything", "command")
-        )
+        build_step = ("build", "--force", "--build-lib", build_directory.path)
+        build_arguments = (*build_step, "build_ext", "--inplace")
+        effect = ("compiled anything", "command")
+        records = run_recorded(draft, root, name, spy.__file__, build_arguments, effect)
         build_prefix = build_directory.path + "/"
-    inplace_by_built = {line["built"]: line["inplace"] for line in lines if "built" in line}
+    inplace_by_built = {
+        record["built"]: record["inplace"] for record in records if "built" in record
+    }
 
     def to_project_path(argument: str) -> str:
         if not argument.startswith(build_prefix):
@@ -148,12 +152,12 @@ def record_setup_commands(draft: ManifestDraft, root: str, name: str) -> Command
         inplace = inplace_by_built.get(argument)
         return inplace or os.path.join(root, argument.removeprefix(build_prefix))
 
-    entries = [line for line in lines if "arguments" in line or "command" in line]
+    entries = [record for record in records if "arguments" in record or "command" in record]
     commands = [
         (directory, [*map(to_project_path, argv)])
         for directory, argv in read_compile_entries(draft, entries, root)
     ]
-    for assumption in (line["assumed"] for line in lines if "assumed" in line):
+    for assumption in (record["assumed"] for record in records if "assumed" in record):
         draft.add_note(f"assumed, because there is no GPU to ask: {assumption}")
     return commands
 
@@ -177,15 +181,17 @@ def run_recorded(
         record = os.path.join(directory.path, "record")
         completed = _run_command(root, sys.executable, recorder, record, name, *arguments)
         lines = read_text(record).splitlines() if os.path.exists(record) else []
+    effect, effect_noun = recorded_effect
     if not completed.ok:
-        how = f"has not ended after {_TIMEOUT:.0f} s" if completed.timed_out else "failed"
+        outcome = f"has not ended after {_TIMEOUT:.0f} s" if completed.timed_out else "failed"
         output_lines = completed.output.decode(errors="replace").strip().splitlines()
         if not lines:
-            end = "\n".join(output_lines[-_MAX_LINES:])
-            raise input_error(f"{name} was run, and {how} before it {recorded_effect[0]}", hint=end)
-        last = output_lines[-1] if output_lines else "it printed nothing"
+            last_lines = "\n".join(output_lines[-_MAX_LINES:])
+            message = f"{name} was run, and {outcome} before it {effect}"
+            raise input_error(message, hint=last_lines)
+        last_line = output_lines[-1] if output_lines else "it printed nothing"
         draft.add_note(
-            f"{name} was run, and {how} after its {recorded_effect[1]} {len(lines)}: {last}"
+            f"{name} was run, and {outcome} after its {effect_noun} {len(lines)}: {last_line}"
         )
-    # A script may tune one kernel in a loop over devices or sizes.
+    # Equal lines come of a script that tunes one kernel in a loop over devices or sizes.
     return [json.loads(line) for line in dict.fromkeys(lines)]

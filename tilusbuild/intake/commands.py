@@ -20,19 +20,24 @@ from tilusbuild.manifest.denied_flags import list_flag_problems
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.manifest.names import IDENTIFIER
 
-_OWN_FLAGS = re.compile(
+_DROPPED_FLAGS = re.compile(
     r"-(?:fPIC|pipe|MD|MMD|MP|M|g|mtune=.*|-?forward-unknown.*|-generate-dependencies.*)"
 )
 """Flags that tilusbuild passes itself, or that change no code of a kernel."""
 
 _ARCHIVER = re.compile(r"(.*-)?ar(-[\d.]+)?")
-_OWN_FLAGS_WITH_VALUE = frozenset(["-odir", "-ccbin", "-t", "-MF", "-MT", "-MQ", "-MJ"])
+_DROPPED_OPTIONS_WITH_VALUE = frozenset(["-odir", "-ccbin", "-t", "-MF", "-MT", "-MQ", "-MJ"])
 _STAGES = ("-E", "-M", "-MM", "-S", "-ptx", "-cubin", "-fatbin")
 """Options that end a compile before an object; `-M` and `-MM` print a list of headers."""
-_MAKES = {"-shared": "shared", "-c": "object", "-dc": "object", "-dlink": "device link"}
-_MAKES |= dict(zip(_STAGES, _STAGES, strict=True))
-_RANKS = ("program", *dict.fromkeys(_MAKES.values()))
-"""The outputs of commands; the last of those that the options of a command name is made."""
+_OUTPUT_KIND_OF_OPTION = {
+    "-shared": "shared",
+    "-c": "object",
+    "-dc": "object",
+    "-dlink": "device link",
+    **dict(zip(_STAGES, _STAGES, strict=True)),
+}
+_OUTPUT_KINDS = ("program", *dict.fromkeys(_OUTPUT_KIND_OF_OPTION.values()))
+"""In the order of precedence: if the options of a command name several, it makes the last."""
 _ARCH = re.compile(r"(sm|compute)_([0-9]+[af]?)")
 LANGUAGE_NAMES = {"cuda": "cu", "cu": "cu", "c++": "c++", "c": "c"}
 """The languages of `LANGUAGES`, by their names in `-x`."""
@@ -53,7 +58,7 @@ class CompileArguments(Struct):
     march: str | None = None
     rdc: bool = False
     language: str | None = None
-    makes: str = "program"
+    output_kind: str = "program"
     """"program", "shared", "object", "device link", or the one of `_STAGES` that it ends with."""
     sources: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
@@ -101,40 +106,46 @@ def parse_arguments(argv: Sequence[str], directory: str, tool: str = "nvcc") -> 
     return arguments
 
 
-_VALUES = {"-std": "std", "-march": "march", "-x": "language", "-cudart": "cudart"}
-_LISTS = {"-code": "codes", "-arch": "arch_names", "-l": "libs"}
-_DIRECTORIES = {
+# The fields of `CompileArguments`, by option: those that get the option's value, those whose list
+# gets it, and those whose list gets it as an absolute path.
+_FIELD_OF_VALUE_OPTION = {"-std": "std", "-march": "march", "-x": "language", "-cudart": "cudart"}
+_FIELD_OF_LIST_OPTION = {"-code": "codes", "-arch": "arch_names", "-l": "libs"}
+_FIELD_OF_DIRECTORY_OPTION = {
     **dict.fromkeys(("-I", "-iquote"), "include_dirs"),
     **dict.fromkeys(("-isystem", "-idirafter"), "system_dirs"),
     "-L": "lib_dirs",
 }
-"""The field of `CompileArguments`, by option."""
 
 
 def _add_option(arguments: CompileArguments, option: Option, directory: str, by_nvcc: bool) -> None:
     """Add one option, with its value, to `arguments`. `by_nvcc`: nvcc reads it, not g++."""
     name, value, written = option.name, option.value, option.written
-    if name in _MAKES:
-        arguments.makes = max(arguments.makes, _MAKES[name], key=_RANKS.index)
+    if name in _OUTPUT_KIND_OF_OPTION:
+        arguments.output_kind = max(
+            arguments.output_kind, _OUTPUT_KIND_OF_OPTION[name], key=_OUTPUT_KINDS.index
+        )
         arguments.rdc = arguments.rdc or name == "-dc"
     elif name == "-rdc":
         arguments.rdc = value != "false"
-    elif name in _VALUES:
-        setattr(arguments, _VALUES[name], value)
-    elif name in _LISTS:
-        getattr(arguments, _LISTS[name]).append(value)
-    elif name in _DIRECTORIES:
+    elif name in _FIELD_OF_VALUE_OPTION:
+        setattr(arguments, _FIELD_OF_VALUE_OPTION[name], value)
+    elif name in _FIELD_OF_LIST_OPTION:
+        getattr(arguments, _FIELD_OF_LIST_OPTION[name]).append(value)
+    elif name in _FIELD_OF_DIRECTORY_OPTION:
         path = os.path.normpath(os.path.join(directory, value))
-        directories = getattr(arguments, _DIRECTORIES[name])
-        directories += [path] if path not in directories else []
+        directories = getattr(arguments, _FIELD_OF_DIRECTORY_OPTION[name])
+        if path not in directories:
+            directories.append(path)
     elif name in ("-D", "-U"):
         _add_macro(arguments, name, value)
     elif name == "-gencode":
+        # Such as `arch=compute_90,code=sm_90`.
         arguments.codes.append(value.partition("code=")[2] or value)
     elif name == "-o":
         arguments.output = os.path.normpath(os.path.join(directory, value))
     elif name == "-Xlinker" or name.startswith("-Wl,"):
-        arguments.linker += (value or written[0][len("-Wl,") :]).split(",")
+        linker_words = value or written[0].removeprefix("-Wl,")
+        arguments.linker += linker_words.split(",")
     else:
         _add_file_or_flag(arguments, option, directory, by_nvcc)
 
@@ -151,15 +162,19 @@ def _add_file_or_flag(
         (arguments.sources if is_source else arguments.others).append(path)
     elif name == "-Xcompiler":
         _add_host_flags(arguments, option.value)
-    elif not _OWN_FLAGS.fullmatch(name) and name not in _OWN_FLAGS_WITH_VALUE:
-        # Of a host compiler's flags, only -O says the same to nvcc, which would read gcc's
-        # -Werror=format-security as its own -Werror. nvcc forwards what it does not know.
-        is_host = _HOST_FLAG.match(name) if by_nvcc else not re.fullmatch("-O[0-3]", name)
+    elif not _DROPPED_FLAGS.fullmatch(name) and name not in _DROPPED_OPTIONS_WITH_VALUE:
+        if by_nvcc:
+            # nvcc forwards flags that it does not know to the host compiler.
+            is_host_flag = _HOST_FLAG.match(name) is not None
+        else:
+            # Of g++'s flags only -O means the same to nvcc, which would misread others, such as
+            # -Werror=format-security as its own -Werror.
+            is_host_flag = not re.fullmatch("-O[0-3]", name)
         host_flags = ["-Xcompiler", *written]
         can_be_passed = len(written) == 1 and not any(
             list_flag_problems(host_flags, unsafe=False, cpu=False)
         )
-        arguments.flags += host_flags if is_host and can_be_passed else written
+        arguments.flags += host_flags if is_host_flag and can_be_passed else written
 
 
 def _add_macro(arguments: CompileArguments, name: str, value: str) -> None:
@@ -188,14 +203,15 @@ _HOST_FLAG = re.compile(
 def _add_host_flags(arguments: CompileArguments, value: str) -> None:
     """Add the flags in the value of `-Xcompiler`, without those that tilusbuild passes itself.
     `-march` sets the field `march`."""
-    # nvcc's shell takes a value apart at blanks, nvcc itself at commas.
+    # nvcc splits the value at commas, and the shell that it starts splits the result at blanks.
     host_flags = []
     for flag in filter(None, re.split(r"[\s,]+", value.strip("'\" "))):
         if flag.startswith("-march="):
             arguments.march = flag.removeprefix("-march=")
-        elif not _OWN_FLAGS.fullmatch(flag):
+        elif not _DROPPED_FLAGS.fullmatch(flag):
             host_flags.append(flag)
-    arguments.flags += ["-Xcompiler", ",".join(host_flags)] if host_flags else []
+    if host_flags:
+        arguments.flags += ["-Xcompiler", ",".join(host_flags)]
 
 
 class LinkProduct(Struct):
@@ -211,7 +227,8 @@ class LinkProduct(Struct):
         """Move each library of `-l` that one of the commands makes from `arguments.libs` to
         `inputs`, as its path."""
         for lib in [*self.arguments.libs]:
-            # In the order in which ld searches: by directory, in each the shared one first.
+            # In the order in which ld searches: directory by directory, and in each the shared
+            # library first.
             stems = (f"{directory}/lib{lib}" for directory in self.arguments.lib_dirs)
             names = (f"{stem}{suffix}" for stem in stems for suffix in (".so", ".a"))
             path = next((name for name in names if name in outputs.products), None)
@@ -245,9 +262,13 @@ class CommandOutputs(Struct):
 def collect_outputs(
     draft: ManifestDraft, root: str, commands: Iterable[tuple[str, Sequence[str]]]
 ) -> CommandOutputs:
-    """Return the objects and products of commands, given as (directory, arguments). Programs that
-    are neither compilers nor archivers are skipped. Sources that cannot be carried over become
-    notes of the draft, named relative to `root`. Raises `ValueError`."""
+    """Parse each (directory, arguments) command, and return the objects and the products that the
+    commands make.
+
+    Commands of programs that are neither compilers nor archivers are skipped. For each source that
+    cannot be carried over, a comment is added to the draft (`add_note`), with the path relative to
+    `root`. Raises `ValueError` if the files of options give a command too many arguments.
+    """
     outputs = CommandOutputs()
     for directory, argv in commands:
         # Launchers and assignments come before the tool: `CC=x ccache g++ …`.
@@ -258,18 +279,25 @@ def collect_outputs(
             continue
         tool, arguments = get_tool_name(argv[tool_index]), argv[tool_index + 1 :]
         if _ARCHIVER.fullmatch(tool):
-            paths = [os.path.normpath(os.path.join(directory, word)) for word in arguments]
-            # Before the archive are the archiver's operations: `ar qc libx.a …`.
-            first = next((n for n, path in enumerate(paths) if path.endswith(".a")), None)
-            if first is not None:
-                inputs = [outputs.latest.get(path, path) for path in paths[first + 1 :]]
-                product = LinkProduct("static", paths[first], inputs, CompileArguments())
-                outputs.products[product.output] = product
-        # A compiler that is not known by name, as a wrapper script, is known by `-c`.
+            _add_archive(outputs, directory, arguments)
+        # A compiler with an unknown name, such as a wrapper script, is recognized by `-c`.
         elif COMPILER.fullmatch(tool) or "-c" in arguments:
             parsed = parse_arguments(arguments, directory, tool)
             _add_compile(draft, root, outputs, directory, parsed)
     return outputs
+
+
+def _add_archive(outputs: CommandOutputs, directory: str, words: Sequence[str]) -> None:
+    """Add the static library that an archiver's command makes to `outputs`. Does nothing if none of
+    the words names an archive."""
+    # In `ar qc libx.a a.o b.o`, the archiver's operations come before the archive.
+    archive_index = next((n for n, word in enumerate(words) if word.endswith(".a")), None)
+    if archive_index is None:
+        return
+    paths = [os.path.normpath(os.path.join(directory, word)) for word in words[archive_index:]]
+    archive, *members = paths
+    inputs = [outputs.latest.get(path, path) for path in members]
+    outputs.products[archive] = LinkProduct("static", archive, inputs, CompileArguments())
 
 
 def _add_compile(
@@ -283,30 +311,32 @@ def _add_compile(
     makes no object, and unreadable files of options, become notes of the draft."""
     for name in arguments.unread:
         draft.add_note(f"left out, because its file cannot be read: {name}")
-    if arguments.makes in _STAGES:
+    if arguments.output_kind in _STAGES:
         for source in arguments.sources:
             name = os.path.relpath(source, root)
-            draft.add_note(f"left out, because {arguments.makes} makes no object of it: {name}")
-    elif arguments.makes == "device link":
+            draft.add_note(
+                f"left out, because {arguments.output_kind} makes no object of it: {name}"
+            )
+    elif arguments.output_kind == "device link":
         outputs.device_links.add(arguments.output or "")
-    elif arguments.makes == "object":
+    elif arguments.output_kind == "object":
         if arguments.others and not arguments.sources:
             name = os.path.relpath(arguments.others[-1], root)
             draft.add_note(f"left out, because it is not a {', '.join(LANGUAGES)}: {name}")
         for source in arguments.sources:
             stem = os.path.splitext(os.path.basename(source))[0]
             path = arguments.output or os.path.join(directory, f"{stem}.o")
-            name = path
-            # A setup.py compiles one source to one path for several extensions, with other flags:
-            # each is an object of its own, and `+` makes its name unique.
-            while outputs.objects.get(name, (source, arguments)) != (source, arguments):
+            name, this_compile = path, (source, arguments)
+            # A setup.py may compile one source to one path for several extensions, with other flags
+            # for each. Each of these is an object of its own, and `+` makes its name unique.
+            while outputs.objects.get(name, this_compile) != this_compile:
                 name += "+"
-            outputs.objects[name] = source, arguments
+            outputs.objects[name] = this_compile
             outputs.latest[path] = name
     elif arguments.sources or arguments.others:
         output = arguments.output or os.path.join(directory, "a.out")
-        # A command that compiles and links has objects without names: these are made up.
+        # The objects of a command that compiles and links at once have no names: make some up.
         objects = {f"{output}/{source}": (source, arguments) for source in arguments.sources}
         outputs.objects |= objects
         inputs = [*objects, *(outputs.latest.get(path, path) for path in arguments.others)]
-        outputs.products[output] = LinkProduct(arguments.makes, output, inputs, arguments)
+        outputs.products[output] = LinkProduct(arguments.output_kind, output, inputs, arguments)

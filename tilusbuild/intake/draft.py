@@ -84,13 +84,15 @@ class ManifestDraft(Struct):
 
 def format_manifest(draft: ManifestDraft) -> str:
     """Return the text of `tilus.toml`, with the notes as comments at the top."""
-    lines = [f"# {note}" for note in draft.notes] + ([""] if draft.notes else [])
+    lines = [f"# {note}" for note in draft.notes]
+    if draft.notes:
+        lines.append("")
     lines += [
         "edition = 1",
         "",
         *_format_table("project", {"name": draft.project, "version": "0.1.0"}),
     ]
-    # Torch's headers for each of ten architectures: its own build waits as long as it takes.
+    # Torch's headers compile slowly, for up to ten architectures, and its own build has no limit.
     timeout = "2h" if any(library.keys.get("torch") for library in draft.libraries) else None
     lines += _format_table("build", {"level": draft.level, "timeout": timeout})
     lines += _format_table("toolchain", draft.toolchain)
@@ -121,14 +123,14 @@ def _list_library_keys(library: LibraryDraft) -> Mapping[str, object]:
 def _format_kernel(kernel: KernelDraft) -> list[str]:
     """Return the lines of a kernel's table in `tilus.toml`, and of the tables below it."""
     name = f"script.{kernel.name}"
-    first = {
+    script_keys = {
         "template": kernel.template,
         "render": False,
         "kernel": kernel.kernel,
         "flags": kernel.flags,
     }
     return [
-        *_format_table(name, first),
+        *_format_table(name, script_keys),
         *_format_table(f"{name}.args", kernel.args),
         *_format_table(f"{name}.space", kernel.space),
         *_format_table(f"{name}.restrict", kernel.restrict),

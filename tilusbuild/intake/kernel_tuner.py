@@ -34,9 +34,9 @@ from tilusbuild.signature.reading import (
 )
 from tilusbuild.space.space import MAX_SCHEDULES
 
-_BLOCK = ("block_size_x", "block_size_y", "block_size_z")
-_DEFAULT_BLOCK = (256, 1, 1)
-_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
+_BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
+_DEFAULT_BLOCK_SIZES = (256, 1, 1)
+_SOURCE_SUFFIXES = (".cu", ".cuh", ".cpp", ".c")
 _LANGUAGES = ("cuda", "cupy", "nvcuda")
 _MAX_THREADS = 1024
 
@@ -106,14 +106,15 @@ class _CallReader(Struct):
         `source` is a path, or the text itself. The text is added to `files` as a new template,
         unless a file of the project has the same text.
         """
-        if source.endswith(_SUFFIXES) and "\n" not in source:
+        if source.endswith(_SOURCE_SUFFIXES) and "\n" not in source:
             self.kernel.template = os.path.relpath(os.path.join(self.root, source), self.root)
             path = os.path.join(self.root, self.kernel.template)
             return read_text(path, "replace") if os.path.isfile(path) else None
         for name in sorted(os.listdir(self.root)):
             path = os.path.join(self.root, name)
-            if name.endswith(_SUFFIXES) and read_text(path, "replace") == source:
-                self.kernel.template = name  # the script has read it
+            if name.endswith(_SOURCE_SUFFIXES) and read_text(path, "replace") == source:
+                # The script has read its text from this file.
+                self.kernel.template = name
                 return source
         self.kernel.template = f"kernels/{self.kernel.name}.cu"
         self.files[self.kernel.template] = source
@@ -126,17 +127,16 @@ class _CallReader(Struct):
             if not isinstance(values, list) or not values or not _are_plain(values):
                 self._add_note(f"the values of {name} are not understood")
                 continue
-            # A value that appears twice is one schedule here.
-            self.kernel.space[name] = list(
-                {(type(value), value): value for value in values}.values()
-            )
+            # A manifest has each value once. With types, because `1 == 1.0 == True`.
+            distinct_values = {(type(value), value): value for value in values}
+            self.kernel.space[name] = [*distinct_values.values()]
             self.kernel.flags.append(f"-D{name}={{{{ {name} }}}}")
 
     def _add_macros(self, text: str) -> None:
         """Add the macros that Kernel Tuner defines by itself, if the source uses them. Add a note
         for each name that Kernel Tuner provides by rewriting the source."""
         names = [*self.kernel.space]
-        sizes = dict(zip(_BLOCK, _DEFAULT_BLOCK, strict=True)) | {"kernel_tuner": 1}
+        sizes = dict(zip(_BLOCK_NAMES, _DEFAULT_BLOCK_SIZES, strict=True)) | {"kernel_tuner": 1}
         for name, value in sizes.items():
             if name not in names and re.search(rf"\b{name}\b", text):
                 self.kernel.flags.append(f"-D{name}={value}")
@@ -156,8 +156,11 @@ class _CallReader(Struct):
                 self.kernel.restrict[f"rule_{number}"] = text
         # Kernel Tuner skips blocks that no device takes; a manifest has a rule for it.
         names = [name for name in _list_block_names(self.call) if name in self.kernel.space]
-        widths = [[v for v in self.kernel.space[name] if isinstance(v, int)] for name in names]
-        if math.prod(max(values, default=1) for values in widths) > _MAX_THREADS:
+        largest_block = 1
+        for name in names:
+            sizes = (value for value in self.kernel.space[name] if isinstance(value, int))
+            largest_block *= max(sizes, default=1)
+        if largest_block > _MAX_THREADS:
             self.kernel.restrict["threads"] = f"{' * '.join(names)} <= arch.threads_per_block"
 
     def _to_expression(self, rule: object) -> str | None:
@@ -166,26 +169,26 @@ class _CallReader(Struct):
         if not isinstance(rule, str):
             return None
         try:
-            unknown = parse_expression(rule).names - {*self.kernel.space}
+            unknown_names = parse_expression(rule).names - {*self.kernel.space}
         except ExprError as error:
             self._add_note(f"{rule}: {error.message}")
             return None
-        return rule if not unknown else None
+        return None if unknown_names else rule
 
     def _add_launch(self) -> None:
         """Set block, grid and dynamic shared memory of the kernel, with a note on each that is not
         understood."""
-        block = _list_block_names(self.call)
+        block_names = _list_block_names(self.call)
         block_sizes: list[Value] = [
             name if name in self.kernel.space else size
-            for name, size in zip(block, _DEFAULT_BLOCK, strict=False)
+            for name, size in zip(block_names, _DEFAULT_BLOCK_SIZES, strict=False)
         ]
         # A manifest leaves out trailing sizes of 1.
         while len(block_sizes) > 1 and block_sizes[-1] == 1:
             block_sizes.pop()
         self.kernel.block = block_sizes
         sizes = self._list_sizes()
-        for axis, size, block_name in zip("xyz", sizes, block, strict=False):
+        for axis, size, block_name in zip("xyz", sizes, block_names, strict=False):
             divisors = self.call.get(f"grid_div_{axis}")
             if divisors is None:
                 divisors = [block_name] if block_name in self.kernel.space else []
@@ -201,12 +204,14 @@ class _CallReader(Struct):
     def _list_sizes(self) -> Iterator[Value]:
         """Yield the problem's size by axis: an argument's name, a number, an expression, or 1 with
         a note if it is not known."""
-        names = [*self.kernel.args]
+        argument_names = [*self.kernel.args]
         parts = _to_list(self.call.get("problem_size"))
         indexes = self.call["size arguments"]
         for axis, value, index in zip("xyz", parts, indexes, strict=False):
+            name = ""
             # The script may pass more arguments than the source declares.
-            name = names[index] if index is not None and index < len(names) else ""
+            if index is not None and index < len(argument_names):
+                name = argument_names[index]
             if self.kernel.args.get(name) in ("i32", "i64"):
                 yield name
                 continue
@@ -226,6 +231,7 @@ class _CallReader(Struct):
                 note = f"the grid's divisor in {axis} is not known: {_format_recorded(divisor)}"
                 self._add_note(note)
             else:
+                # Only a name or a number needs no parentheses.
                 texts.append(f"({text})" if re.search(r"\W", text) else text)
         return f"cdiv({size}, {' * '.join(texts)})" if texts else size
 
@@ -248,13 +254,15 @@ class _CallReader(Struct):
 
 def _to_list(value: object) -> list[Any]:
     """Return a list as it is, None as an empty list, and any other value as a list of one."""
-    return value if isinstance(value, list) else [] if value is None else [value]
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
 
 
 def _list_block_names(call: Mapping[str, Any]) -> list[str]:
     """Return the names of the parameters that are the block size, by axis."""
     names = call.get("block_size_names")
-    return [*map(str, names)] if isinstance(names, list) else [*_BLOCK]
+    return [*map(str, names)] if isinstance(names, list) else [*_BLOCK_NAMES]
 
 
 def _are_plain(values: Iterable[object]) -> bool:
@@ -279,7 +287,7 @@ def read_tuning_script(draft: ManifestDraft, root: str, name: str, files: dict[s
         if problem := _CallReader(draft, root, files, call, kernel).read_kernel():
             draft.add_note(f"left out: {name}:{call['where']} {problem}")
     for kernel in draft.kernels:
-        # Rules may leave fewer, but counting them needs the whole manifest.
+        # The rules may leave fewer points, but to count those needs the whole manifest.
         points = math.prod(map(len, kernel.space.values()))
         if points > MAX_SCHEDULES:
             draft.level = 1
@@ -292,13 +300,13 @@ def read_tuning_script(draft: ManifestDraft, root: str, name: str, files: dict[s
 
 # A kernel's declaration in a source, and the arguments that a manifest declares of it.
 
-_VECTORS = {
+_ELEMENT_TYPE_OF_VECTOR = {
     f"{sign[:1]}{element}{width}": f"{sign} {element}"
     for sign, kinds in (("", ("float", "double")), ("unsigned", ()))
     for element in (*kinds, "char", "short", "int", "long")
     for width in (2, 3, 4)
 }
-"""The type of the elements, by the name of a vector."""
+"""The type of the elements, by the name of a vector: "unsigned int" for "uint4"."""
 
 
 def _find_declaration(text: str, name: str) -> tuple[str, DeclaredKernel] | None:
@@ -316,7 +324,7 @@ def _add_arguments(
 ) -> None:
     """Add the arguments that the source `text` declares. The size of each array is the kernel's
     only integer argument, or 1 with a note. An array that the source assigns to is an output."""
-    aliases = {**_VECTORS, **find_aliases(text)}
+    aliases = {**_ELEMENT_TYPE_OF_VECTOR, **find_aliases(text)}
     arguments = [read_parameter(p.text, aliases) for p in declaration.parameters]
     sizes = [a.name for a in arguments if a.dtype in ("i32", "i64") and not a.is_pointer]
     size = sizes[0] if len(sizes) == 1 else "1"
@@ -329,7 +337,8 @@ def _add_arguments(
         if not argument.is_pointer:
             kernel.args[name] = type_
             continue
-        # A pointer that is not const may still only be read: an output is one that is assigned to.
+        # A kernel may only read through a pointer that is not const, so an output is one that the
+        # source assigns to, as `c[i] += x`.
         assignment = re.search(rf"\b{re.escape(name)}\s*\[[^;]*?\]\s*[-+*/|&^]?=[^=]", text)
         tensor = f"{type_}*[{size}]"
         is_out = assignment is not None and not argument.is_const
@@ -346,10 +355,11 @@ def _add_constants(
     """Add the `__constant__` variables `names`, which a caller fills, as arguments. A caller may
     fill less than an array holds, so its size becomes an argument, too. An unknown name becomes a
     note."""
-    aliases = {**_VECTORS, **find_aliases(text)}
+    aliases = {**_ELEMENT_TYPE_OF_VECTOR, **find_aliases(text)}
     for name in names:
         name_pattern = re.escape(name)
-        # Bounded, because the source is not trusted.
+        # Such as `__constant__ float filter[33 * 33];`. The lengths are bounded, because the source
+        # is not trusted.
         match = re.search(
             rf"__(?:constant|device)__([\w\s]{{1,200}})\b{name_pattern}\s{{0,20}}(\[[^;={{]{{0,500}}\])?"
             r"\s{0,20}[;={]",
@@ -361,7 +371,8 @@ def _add_constants(
                 f"{kernel.name}: no argument was found to fill {name}: declare it in args"
             )
             continue
-        if match[2] is None:
+        declared_size = match[2]
+        if declared_size is None:
             kernel.args[name] = {"type": type_, "constant": True}
             continue
         size = f"{name}_size"

@@ -41,15 +41,15 @@ from tilusbuild.plan.library import name_library_files
 from tilusbuild.runtime.where import is_within
 from tilusbuild.toolchain.cuda import is_toolkit
 
-_EXTENSION = "TORCH_EXTENSION_NAME"
-_OF_CMAKE = re.compile(r"(?:^|/)CMakeFiles/([^/]+)\.dir/")
-_OF_TORCH = ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python")
-_OF_PYTHON = re.compile(r"python3\.\d+")
-_TORCH = re.compile(r"/torch/include(/torch/csrc/api/include)?$")
-_CUDART = {"shared": "cudart", "static": "cudart_static", "": "cudadevrt"}
+_EXTENSION_NAME_MACRO = "TORCH_EXTENSION_NAME"
+_CMAKE_TARGET = re.compile(r"(?:^|/)CMakeFiles/([^/]+)\.dir/")
+_TORCH_LIBS = ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_python")
+_PYTHON_LIB = re.compile(r"python3\.\d+")
+_TORCH_INCLUDE_DIR = re.compile(r"/torch/include(/torch/csrc/api/include)?$")
+_CUDART_LIBS = {"shared": "cudart", "static": "cudart_static", "": "cudadevrt"}
 _DEFAULT_STD = "c++17"
 """That of g++ and nvcc."""
-_OF_A_SYSTEM = re.compile(r"/(usr/)?lib(64)?(/[^/]+-linux-gnu)?")
+_SYSTEM_LIB_DIR = re.compile(r"/(usr/)?lib(64)?(/[^/]+-linux-gnu)?")
 
 
 def find_repository(directory: str) -> str:
@@ -84,11 +84,11 @@ def add_libraries(
     # All commands are read by now: a link may name a library that a later command makes.
     for product in outputs.products.values():
         product.resolve_own_libs(outputs)
-    inputs = {path for product in outputs.products.values() for path in product.inputs}
+    all_inputs = {path for product in outputs.products.values() for path in product.inputs}
     linked_objects: set[str] = set()
     for product in outputs.products.values():
-        # Such an archive is a part of the library that links it.
-        if product.kind == "static" and product.output in inputs:
+        # An archive that another product links becomes a part of that library.
+        if product.kind == "static" and product.output in all_inputs:
             continue
         objects = [*outputs.list_objects(product, set())]
         linked_objects.update(objects)
@@ -96,13 +96,15 @@ def add_libraries(
     unlinked_objects: dict[tuple[str, str], list[str]] = {}
     for path, (_, arguments) in outputs.objects.items():
         if path not in linked_objects:
-            target = _OF_CMAKE.search(path)
-            name = target[1] if target else str(arguments.defines.get(_EXTENSION, ""))
+            # Such as `build/CMakeFiles/kernels.dir/gemm.cu.o`.
+            target = _CMAKE_TARGET.search(path)
+            extension_name = str(arguments.defines.get(_EXTENSION_NAME_MACRO, ""))
+            name = target[1] if target else extension_name
             # Objects without a target's name are grouped by equal arguments.
             group_key = (name, "" if name else arguments.key)
             unlinked_objects.setdefault(group_key, []).append(path)
     for (name, _), objects in unlinked_objects.items():
-        # Another program links them: the symbols that it provides are undefined until then.
+        # A program that is not known here links these objects: symbols may be undefined until then.
         reader.add_library(name or draft.project, objects, {"undefined": True})
     # After all libraries: a name depends on whether there are several targets or toolchains.
     _name_targets(draft)
@@ -163,28 +165,30 @@ class _LibraryReader(Struct):
         arguments = product.arguments
         libs = [*arguments.libs]
         # With -fopenmp the compiler links libgomp without a word on the command line.
-        libs += ["gomp"] if "-fopenmp" in arguments.flags and "gomp" not in libs else []
-        products = filter(None, map(self.outputs.products.get, product.inputs))
-        needed = [os.path.basename(p.output) for p in products if p.kind == "shared"]
+        if "-fopenmp" in arguments.flags and "gomp" not in libs:
+            libs.append("gomp")
+        linked_products = filter(None, map(self.outputs.products.get, product.inputs))
+        needed = [os.path.basename(p.output) for p in linked_products if p.kind == "shared"]
         directories = [*arguments.lib_dirs]
         for path in files:
             base = os.path.basename(path)
             if ".so" in base or base.endswith(".a"):
+                # `libx.so` is `-lx`; another name, such as `libx.so.1`, is `-l:libx.so.1`.
                 library_match = re.fullmatch(r"lib(.+)\.(so|a)", base)
                 libs.append(library_match[1] if library_match else f":{base}")
                 directories.append(os.path.dirname(path))
             else:
                 output = os.path.basename(product.output)
                 self.draft.add_note(f"left out of {output}, because nothing makes it here: {path}")
-        cudart = arguments.cudart or next(
-            (kind for kind, lib in _CUDART.items() if lib in libs), "none"
-        )
+        linked_cudarts = (kind for kind, lib in _CUDART_LIBS.items() if lib in libs)
+        cudart = arguments.cudart or next(linked_cudarts, "none")
         # A manifest names the CUDA runtime by `cudart`, and an extension module needs no libpython.
-        implied_libs = {*_CUDART.values(), *_OF_PYTHON.findall(" ".join(libs))}
+        implied_libs = {*_CUDART_LIBS.values(), *_PYTHON_LIB.findall(" ".join(libs))}
         if any(path.endswith("/torch/lib") for path in directories):
-            implied_libs |= {*_OF_TORCH}
-            # Only modules of Python need it, and nothing else of torch's brings it along.
-            needed += ["libtorch_python.so"] if "torch_python" in libs else []
+            implied_libs |= {*_TORCH_LIBS}
+            # Only Python modules need libtorch_python, and no other library of torch brings it.
+            if "torch_python" in libs:
+                needed.append("libtorch_python.so")
         libs = [lib for lib in libs if lib not in implied_libs]
         defined, rpath = self._read_linker_options(arguments.linker)
         return {
@@ -199,10 +203,10 @@ class _LibraryReader(Struct):
     def _list_link_dirs(self, libs: Sequence[str], directories: Sequence[str]) -> Iterator[object]:
         """Yield, as values of a manifest, the directories that have one of these libraries and that
         a link does not search by itself."""
+        files = {file for lib in libs for file in name_library_files(lib)}
         for path in dict.fromkeys(directories):
-            files = {file for lib in libs for file in name_library_files(lib)}
-            # The linker searches those of the system by itself; our link adds the toolkit's.
-            if _OF_A_SYSTEM.fullmatch(path) or os.path.isfile(f"{path}/libcudart.so"):
+            # The linker searches the system's directories by itself; our link adds the toolkit's.
+            if _SYSTEM_LIB_DIR.fullmatch(path) or os.path.isfile(f"{path}/libcudart.so"):
                 continue
             if any(os.path.isfile(f"{path}/{file}") for file in files):
                 yield self._to_manifest_directory(path)
@@ -213,17 +217,18 @@ class _LibraryReader(Struct):
         rpath: list[str] = []
         remaining = iter(options)
         for option in remaining:
+            # `-R/path` is `-rpath=/path`.
             option = re.sub("^-R(?=.)", "-rpath=", option)
             name, equals, value = option.partition("=")
             if name in ("-rpath", "--rpath", "-R"):
                 path = value if equals else next(remaining, "")
-                # $ORIGIN and its like: relative to the library, wherever it is installed.
+                # Such as `$ORIGIN/lib`, which is relative to the library, wherever it is installed.
                 if path.startswith("$"):
                     rpath.append(path)
                 else:
                     self.draft.add_note(f"a path of this machine is left out of rpath: {path}")
             elif name in ("-soname", "-h", "--soname"):
-                # The name of the output, which tilusbuild passes itself: skip the value, too.
+                # tilusbuild names the output itself. A value that is the next word is skipped, too.
                 if not equals:
                     next(remaining, "")
             elif any(find_denied_flags(["-Xlinker", option], cpu=True)):
@@ -239,18 +244,19 @@ class _LibraryReader(Struct):
         own if their architectures differ. Sources that cannot be carried over become notes.
         """
         groups: dict[tuple[Archs | None, str], tuple[CompileArguments, list[str]]] = {}
-        # Device code first: its architectures are the library's, and host code with equal flags
-        # joins it. The sort is stable: sources stay in the order of the commands.
-        usable_sources = self._list_usable_sources(objects)
-        for name, arguments in sorted(
-            usable_sources, key=lambda source: not _is_device_code(source[0])
-        ):
+        # Device code comes first: its architectures are the library's, and host code with equal
+        # flags joins it. The sort is stable: sources stay in the order of the commands.
+        sources_in_order = sorted(
+            self._list_usable_sources(objects), key=lambda source: not _is_device_code(source[0])
+        )
+        for name, arguments in sources_in_order:
             if _is_device_code(name):
                 group_key: tuple[Archs | None, str] = self._read_archs(arguments), arguments.key
             else:
-                equal = (key for key in groups if key[1] == arguments.key)
-                group_key = next(equal, (None, arguments.key))
-            groups.setdefault(group_key, (arguments, []))[1].append(name)
+                equal_keys = (key for key in groups if key[1] == arguments.key)
+                group_key = next(equal_keys, (None, arguments.key))
+            _, group_sources = groups.setdefault(group_key, (arguments, []))
+            group_sources.append(name)
         if not objects:
             self.draft.add_note(f"left out, because no source of it is compiled: {library_name}")
         first_library: LibraryDraft | None = None
@@ -289,7 +295,8 @@ class _LibraryReader(Struct):
             elif not os.path.isfile(source):
                 self.draft.add_note(f"{prefix} it does not exist (is it generated?): {name}")
             elif language and language != LANGUAGES[suffix]:
-                other = next(suffix for suffix in LANGUAGES if LANGUAGES[suffix] == language)
+                suffixes = (suffix for suffix in LANGUAGES if LANGUAGES[suffix] == language)
+                other = next(suffixes)
                 self.draft.add_note(
                     f"{prefix} the other build compiles it as {other} (-x {arguments.language}),"
                     f" and here the suffix decides: {name}"
@@ -313,10 +320,11 @@ class _LibraryReader(Struct):
             self.draft.add_note(
                 f"assumed, because nothing says what to compile for: {DEFAULT_ARCH}"
             )
-        # PTX of sm_90a runs on no device that its code does not run on.
+        # The PTX of an architecture such as sm_90a runs only where its code runs: it is not kept.
         ptx = arguments.ptx and any(arch[-1].isdigit() for arch in archs)
-        names_none = not arguments.archs
-        return tuple(archs) or (DEFAULT_ARCH,), ptx or names_none
+        if not arguments.archs:
+            ptx = True
+        return tuple(archs) or (DEFAULT_ARCH,), ptx
 
     def _set_arguments(
         self, library: LibraryDraft, first_library: LibraryDraft, arguments: CompileArguments
@@ -328,13 +336,14 @@ class _LibraryReader(Struct):
         if arguments.rdc:
             first_library.keys["rdc"] = True
         include_dirs = [*arguments.include_dirs, *arguments.system_dirs]
-        paths = [path for path in include_dirs if not _TORCH.search(path)]
+        paths = [path for path in include_dirs if not _TORCH_INCLUDE_DIR.search(path)]
         if len(paths) < len(include_dirs):
             first_library.keys["torch"] = True
             first_library.keys.pop("undefined", None)
         # setuptools always passes the first; `torch = true` brings the second.
         implied_dirs = [f"{sys.prefix}/include"]
-        implied_dirs += [sysconfig.get_path("include")] if "torch" in first_library.keys else []
+        if "torch" in first_library.keys:
+            implied_dirs.append(sysconfig.get_path("include"))
         for path in paths:
             if path not in implied_dirs and not os.path.isdir(path):
                 self.draft.add_note(
@@ -342,13 +351,11 @@ class _LibraryReader(Struct):
                 )
             elif path not in implied_dirs and not is_toolkit(path):
                 library.include_dirs.append(self._to_manifest_directory(path))
-        # "x": a command without `-march` has nothing to refuse.
-        if arguments.march == "native" or not names_march(arguments.march or "x"):
-            self.draft.add_note(
-                f"flag left out: -march={arguments.march} (use host-march in [toolchain])"
-            )
+        march = arguments.march
+        if march and (march == "native" or not names_march(march)):
+            self.draft.add_note(f"flag left out: -march={march} (use host-march in [toolchain])")
         else:
-            library.march = arguments.march
+            library.march = march
         if any(not name.endswith(".c") for name in library.sources):
             library.std = to_standard(arguments.std or _DEFAULT_STD)
         if arguments.std is not None and to_standard(arguments.std) is None:
@@ -388,7 +395,7 @@ class _LibraryReader(Struct):
         allowed_flags: list[str] = []
         number = 0
         while number < len(flags):
-            # An option goes with its value: alone it would take the next word.
+            # An option is left out with its value, which would be an argument of its own otherwise.
             end = number + 1 + has_value(flags, number)
             hint = next((hints[i] for i in range(number, end) if i in hints), None)
             if hint:
@@ -413,9 +420,9 @@ def _name_targets(draft: ManifestDraft) -> None:
         draft.targets[name] = (archs, ptx)
     for library in draft.libraries:
         if len(arch_sets) > 1 and "library" not in library.keys:
-            fitting = (name for name, target in draft.targets.items() if target == library.arch)
-            # Host code has no architecture: one compile of it is enough.
-            library.keys["targets"] = [next(fitting, next(iter(draft.targets)))]
+            fitting = [name for name, target in draft.targets.items() if target == library.arch]
+            # Host code has no architecture. It is compiled once, for the first target.
+            library.keys["targets"] = (fitting or [*draft.targets])[:1]
 
 
 def _name_toolchains(draft: ManifestDraft) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-_NAMES = ("kernel_name", "kernel_source", "problem_size", "arguments", "tune_params")
+_PARAMETER_NAMES = ("kernel_name", "kernel_source", "problem_size", "arguments", "tune_params")
 LIMIT = 40
 """Characters of a value that a note shows."""
 _RECORD = os.path.abspath(sys.argv[1]) if __name__ == "__main__" else ""
@@ -34,7 +34,7 @@ __path__: list[str] = []
 def tune_kernel(*args: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
     """Record the arguments of the call as a line of JSON in RECORD. Return empty results, in the
     form of Kernel Tuner's."""
-    arguments_by_name = {**dict(zip(_NAMES, args, strict=False)), **options}
+    arguments_by_name = {**dict(zip(_PARAMETER_NAMES, args, strict=False)), **options}
     arguments = arguments_by_name.pop("arguments", ())
     names = set(arguments_by_name.get("tune_params") or ())
     record: dict[str, Any] = {
@@ -42,10 +42,11 @@ def tune_kernel(*args: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
     }
     if callable(arguments_by_name.get("kernel_source")):
         record["kernel_source"] = {"?": "a function"}
-    # Which argument each part of the problem's size is: that may change from call to call.
+    # An expression for the size must name the arguments, since their values may change from call to
+    # call.
     size = arguments_by_name.get("problem_size")
-    parts = size if isinstance(size, list | tuple) else [size]
-    record["size arguments"] = [_find_argument_index(part, arguments) for part in parts]
+    size_by_axis = size if isinstance(size, list | tuple) else [size]
+    record["size arguments"] = [_find_argument_index(part, arguments) for part in size_by_axis]
     record["where"] = sys._getframe(1).f_lineno
     with open(_RECORD, "a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
@@ -55,7 +56,7 @@ def tune_kernel(*args: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
 def run_kernel(*args: Any, **options: Any) -> list[Any]:
     """Return the kernel's arguments unchanged."""
     # Scripts compute a reference by it, which is compared with nothing here.
-    return list({**dict(zip(_NAMES, args, strict=False)), **options}.get("arguments", ()))
+    return list({**dict(zip(_PARAMETER_NAMES, args, strict=False)), **options}.get("arguments", ()))
 
 
 def _find_argument_index(size: Any, arguments: Any) -> int | None:
@@ -63,13 +64,14 @@ def _find_argument_index(size: Any, arguments: Any) -> int | None:
     are, or for a size of at most 1."""
     if not isinstance(arguments, list | tuple) or not hasattr(size, "__index__"):
         return None
-    # 1 is too frequent to be known by its value. An array of one element has an index, too.
-    equal = [
-        number
+    # An array of one element has `__index__`, too: only a scalar has the shape ().
+    scalars = [
+        (number, int(value))
         for number, value in enumerate(arguments)
         if hasattr(value, "__index__") and getattr(value, "shape", ()) == ()
-        if int(value) == int(size) > 1
     ]
+    # The value 1 is too frequent to tell arguments apart.
+    equal = [number for number, value in scalars if value == int(size) > 1]
     return equal[0] if len(equal) == 1 else None
 
 
@@ -138,15 +140,15 @@ def _to_expression(
     bound_values = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
     arguments = [argument.arg for argument in node.args.args]
     # Kernel Tuner passes the configuration as one dictionary, or each parameter by its name.
-    table = arguments[0] if len(arguments) == 1 and arguments[0] not in names else None
+    dictionary_name = arguments[0] if len(arguments) == 1 and arguments[0] not in names else None
 
     class Parameters(ast.NodeTransformer):
         """Writes `p["block"]` as `block`, and a name of the script as its value."""
 
         def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-            of_table = isinstance(node.value, ast.Name) and node.value.id == table
+            is_of_dictionary = isinstance(node.value, ast.Name) and node.value.id == dictionary_name
             key = node.slice
-            if of_table and isinstance(key, ast.Constant) and isinstance(key.value, str):
+            if is_of_dictionary and isinstance(key, ast.Constant) and isinstance(key.value, str):
                 return ast.Name(key.value)
             return self.generic_visit(node)
 
@@ -154,12 +156,12 @@ def _to_expression(
             """Return a constant for a name of the script; a parameter's name as it is."""
             value: Any = bound_values.get(node.id)
             is_parameter = node.id in names or node.id in arguments
-            # A number of numpy.
+            # A number of numpy becomes one of Python.
             if callable(getattr(value, "item", None)):
                 value = value.item()
-            return (
-                ast.Constant(value) if not is_parameter and isinstance(value, str | int) else node
-            )
+            if not is_parameter and isinstance(value, str | int):
+                return ast.Constant(value)
+            return node
 
     return ast.unparse(Parameters().visit(body))
 

@@ -18,21 +18,21 @@ import sys
 import tempfile
 from typing import Any
 
-_RECORD = os.path.abspath(sys.argv[1]) if __name__ == "__main__" else ""
+_RECORD_PATH = os.path.abspath(sys.argv[1]) if __name__ == "__main__" else ""
 _PROJECT = os.path.realpath(os.getcwd())
 _TEMPORARY = os.path.realpath(tempfile.gettempdir())
-_INSTEAD = [shutil.which("true") or "/bin/true"]
+_HARMLESS_COMMAND = [shutil.which("true") or "/bin/true"]
 BEFORE = re.compile(r"ccache|sccache|distcc|nice|time|env|\w+=.*")
 """Programs and assignments that may stand before a compiler."""
 COMPILER = re.compile(r".*(cc|\+\+|clang|icpx)(-[\d.]+)?")
-_QUESTION = re.compile(r"-[EMS]|-MM|-###|--?(dryrun|fsyntax-only|preprocess)")
-_SOURCE = re.compile(r".*\.(cu|c|cc|cpp|cxx|C|s|S)")
-_start = subprocess.Popen.__init__
+_QUERY_OPTION = re.compile(r"-[EMS]|-MM|-###|--?(dryrun|fsyntax-only|preprocess)")
+_SOURCE_NAME = re.compile(r".*\.(cu|c|cc|cpp|cxx|C|s|S)")
+_original_popen_init = subprocess.Popen.__init__
 
 
 def _write_record(line: object) -> None:
     """Append a line of JSON to the record."""
-    with open(_RECORD, "a", encoding="utf-8") as file:
+    with open(_RECORD_PATH, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
@@ -42,12 +42,12 @@ def _record_or_start(self: Any, args: Any, *rest: Any, **options: Any) -> None:
     try:
         is_recorded = _record_command(_to_argv(args), os.path.abspath(options.get("cwd") or "."))
     except (ValueError, TypeError):
-        # Arguments that `Popen` refuses, too: the script gets its error.
+        # `Popen` refuses such arguments, too, and the script gets its error.
         is_recorded = False
     if is_recorded:
-        args, options["shell"] = _INSTEAD, False
+        args, options["shell"] = _HARMLESS_COMMAND, False
         options.pop("executable", None)
-    _start(self, args, *rest, **options)
+    _original_popen_init(self, args, *rest, **options)
 
 
 def _to_argv(args: Any) -> list[str]:
@@ -67,12 +67,12 @@ def _record_command(argv: list[str], cwd: str) -> bool:
     if tool in ("ninja", "make", "cmake"):
         return _record_nested_build(tool, arguments, cwd)
     if tool.endswith("ar"):
-        makes = any(word.endswith(".a") for word in arguments)
+        makes_file = any(word.endswith(".a") for word in arguments)
     else:
-        asks = any(_QUESTION.fullmatch(word) for word in arguments)
+        is_query = any(_QUERY_OPTION.fullmatch(word) for word in arguments)
         names_output = not {"-c", "-dc", "-o"}.isdisjoint(arguments)
-        makes = not asks and names_output and COMPILER.fullmatch(tool) is not None
-    if not makes or _compiles_temporary_only(arguments, cwd):
+        makes_file = not is_query and names_output and COMPILER.fullmatch(tool) is not None
+    if not makes_file or _compiles_temporary_only(arguments, cwd):
         return False
     _write_record({"directory": cwd, "arguments": argv})
     return True
@@ -86,8 +86,8 @@ def get_tool_name(word: str) -> str:
 def _compiles_temporary_only(argv: list[str], cwd: str) -> bool:
     """Return whether a command only tries the compiler: it has sources, and all are temporary files
     outside of the project."""
-    sources = [os.path.realpath(os.path.join(cwd, w)) for w in argv if _SOURCE.fullmatch(w)]
-    # The project itself may be in a temporary directory, as pip unpacks it.
+    sources = [os.path.realpath(os.path.join(cwd, w)) for w in argv if _SOURCE_NAME.fullmatch(w)]
+    # The project itself may be in a temporary directory, into which pip has unpacked it.
     return bool(sources) and all(
         path.startswith(_TEMPORARY + "/") and not path.startswith(_PROJECT + "/")
         for path in sources
@@ -97,14 +97,15 @@ def _compiles_temporary_only(argv: list[str], cwd: str) -> bool:
 def _record_nested_build(tool: str, argv: list[str], cwd: str) -> bool:
     """Record the commands that ninja, make or CMake would run in a directory of the project. Return
     True if the tool must not run: its commands were recorded, or CMake would install files."""
-    # CMake configures, which writes the commands; an installation has no files to copy.
+    # CMake runs to configure, which writes the commands. It must not install, because the files
+    # that it would copy were not built.
     if tool == "cmake" and "--build" not in argv:
         return "--install" in argv
     option = "--build" if tool == "cmake" else "-C"
     directory_name = argv[argv.index(option) + 1] if option in argv[:-1] else "."
     directory = os.path.join(cwd, directory_name)
     if not f"{os.path.realpath(directory)}/".startswith(f"{_PROJECT}/"):
-        # torch's load() builds elsewhere, and the script imports the result.
+        # torch's load() builds outside of the project, and the script imports the result.
         return False
     compile_commands = os.path.join(directory, "compile_commands.json")
     if tool == "ninja" and any(word.startswith(("--version", "-t", "-h")) for word in argv):
@@ -127,7 +128,8 @@ def _record_nested_build(tool: str, argv: list[str], cwd: str) -> bool:
 def _record_extension_paths(command: Any) -> None:
     """Record the path of each extension module in the build directory and in the project. In place
     of the step of setuptools that copies the modules, which do not exist."""
-    # Asked for with `--inplace`: without it, setuptools gives the path in the build directory.
+    # setuptools gives the path in the project only if `inplace` is set, else the one in the build
+    # directory.
     for extension in command.extensions:
         inplace = os.path.abspath(command.get_ext_fullpath(extension.name))
         command.inplace = 0
@@ -161,11 +163,11 @@ def _run_setup() -> None:
     from setuptools.command.build_ext import build_ext
     from setuptools.dist import Distribution
 
-    commands = Distribution.run_commands
+    original_run_commands = Distribution.run_commands
 
     def run_commands(self: Any) -> None:
         _assume_architecture()
-        commands(self)
+        original_run_commands(self)
 
     Distribution.run_commands = run_commands
     build_ext.copy_extensions_to_source = _record_extension_paths

@@ -74,13 +74,13 @@ def run_import(arguments: ImportArgs) -> int:
     return 0
 
 
-_OF_THE_SHELL = "CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS"
+_COMPILER_VARIABLES = "CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS"
 """Variables that compilers of other builds read, and those of tilusbuild do not get."""
 
-_BY_NINJA = "{}; tilusbuild import build/build.ninja"
-_POINTERS = {
-    "CMakeLists.txt": _BY_NINJA.format("cmake -S . -B build -G Ninja"),
-    "meson.build": _BY_NINJA.format("meson setup build"),
+_NINJA_HINT = "{}; tilusbuild import build/build.ninja"
+_HINT_BY_FILE_NAME = {
+    "CMakeLists.txt": _NINJA_HINT.format("cmake -S . -B build -G Ninja"),
+    "meson.build": _NINJA_HINT.format("meson setup build"),
     "pyproject.toml": "python -m build, and import what its build directory has",
 }
 """Hints for files that only another build system reads."""
@@ -90,10 +90,10 @@ def _find_hint(path: str) -> str | None:
     """Return a hint that names the file to import, for a directory or for a file that only another
     build system reads. Return None for a file that can be imported."""
     if not os.path.isdir(path):
-        return _POINTERS.get(os.path.basename(path))
+        return _HINT_BY_FILE_NAME.get(os.path.basename(path))
     return (
         "name its setup.py, compile_commands.json, build.ninja or Makefile; of CMake: "
-        f"{_POINTERS['CMakeLists.txt']}; or write"
+        f"{_HINT_BY_FILE_NAME['CMakeLists.txt']}; or write"
         ' `sources = ["**/*.cu"]` in [library.NAME] of a tilus.toml'
     )
 
@@ -113,9 +113,9 @@ def _read_into_draft(
     directory, name = os.path.split(path)
     text = read_text(path, "replace")
     if name.endswith(".py"):
-        # A setup.py may have another name, and a script that tunes may call a `setup()` of its own.
-        sets_up = "kernel_tuner" not in text and re.search(r"\bsetup\(", text)
-        if name != "setup.py" and not sets_up:
+        # A setup.py may have another name: it calls `setup()`. A tuning script may do so, too.
+        calls_setup = "kernel_tuner" not in text and re.search(r"\bsetup\(", text)
+        if name != "setup.py" and not calls_setup:
             if output is not None:
                 raise ValueError("-o is for builds; the manifest of a script is beside it")
             kernel_tuner.read_tuning_script(draft, directory, name, files)
@@ -133,7 +133,7 @@ def _read_into_draft(
     root = output or _find_root(directory, libraries.list_sources(commands))
     draft.project = _name_project(root)
     libraries.add_libraries(draft, root, commands)
-    for name in filter(os.environ.get, _OF_THE_SHELL.split()):
+    for name in filter(os.environ.get, _COMPILER_VARIABLES.split()):
         draft.add_note(f"left out: {name}={os.environ[name]}: no compile gets that from the shell")
     return root
 
@@ -145,13 +145,14 @@ def _find_root(directory: str, sources: list[str]) -> str:
     from tilusbuild.runtime.regular import read_text
     from tilusbuild.runtime.where import is_within
 
-    cache = os.path.join(directory, "CMakeCache.txt")
-    if os.path.isfile(cache):
-        text = read_text(cache, "replace")
+    cmake_cache = os.path.join(directory, "CMakeCache.txt")
+    if os.path.isfile(cmake_cache):
+        text = read_text(cmake_cache, "replace")
         cmake_home = re.search(r"^CMAKE_HOME_DIRECTORY:\w+=(.+)$", text, re.MULTILINE)
         if cmake_home and os.path.isfile(os.path.join(cmake_home[1], "CMakeLists.txt")):
             return cmake_home[1]
-    # A source outside, as of a package that is installed, would move the root up to `/`.
+    # A source outside of the repository, such as one of an installed package, is left out, because
+    # it would move the root up to `/`.
     repository = find_repository(directory)
     parents = [os.path.dirname(source) for source in sources if is_within(source, repository)]
     return os.path.commonpath([directory, *parents])
