@@ -63,24 +63,19 @@ class _SourceWriter:
         self.refused = refused
         self.index_of = {number: index for index, number in enumerate(script.programs)}
         """Indexes in the C table of programs, by the program's number."""
-        # C code compares the device and the architecture, and no further field of a fingerprint.
-        known = {"script": script.hash, "device": None, "arch": None}
-        self.tables = [
-            table
-            for table in tables
-            if all(v == "*" or known.get(f, "") in (None, v) for f, v in table.fingerprint.items())
-        ]
+        self.tables = [table for table in tables if _can_compare(table, script)]
         # A person wrote the row: no other program may serve it when its program is refused.
-        by_hand = {e.program for t in tables for e in t.entries if e.source == "table"}
-        for program in sorted(by_hand & refused.keys()):
+        programs_by_hand = {
+            entry.program for table in tables for entry in table.entries if entry.source == "table"
+        }
+        for program in sorted(programs_by_hand & refused.keys()):
             problem = f"a row by hand chooses program {program}, which was {refused[program]}"
             raise NoDispatcherError(f"{script.label}: {problem}")
         self.available = list_available_programs(script) - refused.keys()
         if not self.available:
             raise NoDispatcherError(f"{script.label}: no program is built")
-        self.dispatch: Mapping[str, Any] = unseal_json(read_bytes(os.path.join(script.path, FILE)))[
-            "dispatch"
-        ]
+        description = unseal_json(read_bytes(os.path.join(script.path, FILE)))
+        self.dispatch: Mapping[str, Any] = description["dispatch"]
         self.rules = [
             (json_to_node(rule["when"]), rule["program"], rule["source"])
             for rule in self.dispatch["rules"]
@@ -121,7 +116,7 @@ class _SourceWriter:
         if default is not None and default in self.refused:
             default_program = self._write_refusal("the default schedule", default)
         else:
-            # As `Chooser.choose_default`: a default that was not built causes no error.
+            # As in `Chooser.choose_default`, a default that was not built causes no error.
             number = default if default is not None and default in available else min(available)
             default_program = str(self.index_of[number])
         numbers = {
@@ -160,15 +155,15 @@ class _SourceWriter:
             lines.append(f"  {{{row}}},")
         device_rows = []
         for i, table in enumerate(self.tables):
-            # The brace closes the array before it.
+            # The first brace closes the array before this one.
             lines.append(f"}};\nstatic const td_entry td_entries_{i}[] = {{")
-            # Sorted by key: C searches the rows by bisection.
+            # Sorted by key, because C searches the rows by bisection.
             entries = sorted(e for e in table.entries if e.program in self.available)
             for entry in entries:
                 sizes = ", ".join(f"INT64_C({size})" for size in entry.key) or "0"
                 source = SOURCES.index(entry.source)
                 lines.append(f"  {{{{{sizes}}}, {self.index_of[entry.program]}, {source}}},")
-            # The row of zeros: its source is "default", which no measured row has.
+            # The last row, of zeros. Its source is 4, "default", which no measured row has.
             lines.append("  {{0}, 0, 4}")
             device, arch = (format_c_string(table.fingerprint[f]) for f in ("device", "arch"))
             device_rows.append(f"  {{{device}, {arch}, td_entries_{i}, {len(entries)}}},")
@@ -211,12 +206,12 @@ class _SourceWriter:
                 result = self._write_refusal(f"the dispatch rule {source!r}", program)
             else:
                 result = str(self.index_of[program])
-            # Only the prelude's functions can fail.
+            # Only the functions of the prelude, `tb_…`, can fail.
             if "tb_" not in text:
                 lines.append(f"  if ({text}) return {result};")
                 continue
             message = format_c_string(f"{self.script.name}: dispatch rule {source!r} has no value")
-            # The prelude sets it when an expression has no value, as after a division by zero.
+            # The prelude sets `tb_expr_error` if an expression has no value, such as 1 // 0.
             lines.append("  tb_expr_error = 0;")
             lines.append(f"  if ({text} && !tb_expr_error) return {result};")
             lines.append(f'  if (tb_expr_error) return td_fail("%s", {message});')
@@ -231,22 +226,24 @@ class _SourceWriter:
         model = self.dispatch["model"]
         if model is None:
             return "static int td_by_model(const int64_t *size) {\n  (void)size;\n  return -2;\n}\n"
-        # As `Chooser._choose_by_model`: programs with unknown columns do not take part, and of
+        # As in `Chooser._choose_by_model`, programs with unknown columns do not take part, and of
         # equal costs the first wins.
         cost: Node = json_to_node(model["cost"])
         columns = self.script.model.columns if self.script.model else {}
         programs = [
-            i for i in sorted(self.available) if all(c[i] is not None for c in columns.values())
+            program
+            for program in sorted(self.available)
+            if all(column[program] is not None for column in columns.values())
         ]
         lines, types, names = [], {}, dict(self.names)
         for number, (name, column) in enumerate(sorted(columns.items())):
-            values = [column[i] for i in programs]
+            values = [column[program] for program in programs]
             types[name], ctype, cells = _write_column(name, values)
             names[name] = f"column_{number}[i]"
             lines.append(f"  static const {ctype} column_{number}[] = {{{cells}}};")
         text, kind = CWriter(names, types).write_node(cost)
         number_type = "double" if kind == "float" else "int64_t"
-        program_numbers = ", ".join(str(self.index_of[i]) for i in programs) or "0"
+        program_numbers = ", ".join(str(self.index_of[program]) for program in programs) or "0"
         message = format_c_string(f"{self.script.name}: the model {model['source']!r} has no value")
         body = "\n".join(lines)
         return f"""\
@@ -274,7 +271,7 @@ static int td_by_model(const int64_t *size) {{
         # one. With the script's name both are in the header.
         sizes = ", ".join(f"int64_t {size}" for size in self.sizes)
         values = ", ".join(self.sizes) or "0"
-        # With a prefix: an argument may be called as a variable of the C code.
+        # The prefix `a_` keeps the names of arguments apart from the variables of the C code.
         arguments = "".join(f"{format_c_type(a)} a_{a.name}, " for a in self.script.arguments)
         argument_names = "".join(f"a_{a.name}, " for a in self.script.arguments)
         types = "".join(f"{format_c_type(a)}, " for a in self.script.arguments)
@@ -374,6 +371,17 @@ const char *{name}_error(void);
 #endif
 #endif
 """
+
+
+def _can_compare(table: DeviceTable, script: Script) -> bool:
+    """Return whether C code can decide if a device takes the table: it compares the device and the
+    architecture. The script must be this one, and every further field `*` or empty."""
+    for name, value in table.fingerprint.items():
+        if value == "*" or name in ("device", "arch"):
+            continue
+        if value != (script.hash if name == "script" else ""):
+            return False
+    return True
 
 
 def _write_column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:

@@ -66,7 +66,7 @@ def build_if_outdated(
         if os.path.isdir(directory):
             cache.remove_entry(directory)
         return None
-    # The compiler is not part of the comparison: the texts decide on what C callers get.
+    # The compiler is not compared, because the texts decide what C callers get.
     if _is_built_from(script, texts):
         return library_path
     private = cache.make_private()
@@ -106,7 +106,8 @@ def _is_built_from(script: Script, texts: dict[str, str]) -> bool:
         description = read_bytes(os.path.join(directory, DISPATCH_JSON))
         return description == _describe_library(script, library_path)
     except OSError:
-        return False  # nothing was built, or a file was removed
+        # Nothing was built, or a file was removed.
+        return False
 
 
 def _compile_dispatcher(directory: str, name: str, toolchain: Toolchain, runner: Runner) -> None:

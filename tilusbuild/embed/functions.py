@@ -58,8 +58,9 @@ class _Function(NamedTuple):
             elif argument.out:
                 uses = ", written"
             lines.append(f"  {argument.name}: {argument.type}{uses}")
-        # The signature is the same for both kinds of target.
-        lines += ["On the host: `stream` is ignored."] if script.kind == "cpu" else []
+        # A cpu function has the parameter, too, because the signature is the same for both kinds.
+        if script.kind == "cpu":
+            lines.append("On the host: `stream` is ignored.")
         return "/* " + "\n   ".join(lines).replace("*/", "* /") + " */"
 
 
@@ -128,7 +129,7 @@ def _group_functions(scripts: Iterable[Script]) -> list[_Function]:
         script = serving_scripts[0]
         constants = (_to_identifier(str(value)) for value in script.params.values())
         name = "_".join([to_c_symbol(script), *constants])
-        # One C function cannot have both: a cpu function takes pointers to the host's memory.
+        # One C function cannot serve both kinds: a cpu function takes pointers to host memory.
         if kind == "cpu" and (label, "cuda") in scripts_by_label:
             name += "_cpu"
         if label_by_name.setdefault(name, label) != label:
@@ -142,14 +143,13 @@ def _write_tables(function: _Function) -> str:
     """Return the C tables of a function: the paths of its dispatchers, one a target, and, if there
     are several, the index of the dispatcher for each GPU architecture."""
     scripts, name = function.scripts, function.name
-    codes = []
+    code_rows = []
     for script in scripts:
         file = f"{os.path.relpath(script.path, script.root)}/dispatch/{name_library(script)}"
-        codes.append(f"{{{format_c_string(file)}, {format_c_string(to_c_symbol(script))}}}")
-    rows = ", ".join(codes)
-    text = f"static const tk_code tk_codes_{name}[] = {{{rows}}};\n"
+        code_rows.append(f"{{{format_c_string(file)}, {format_c_string(to_c_symbol(script))}}}")
+    text = f"static const tk_code tk_codes_{name}[] = {{{', '.join(code_rows)}}};\n"
     devices = "NULL"
-    # The only code serves all devices: the dispatcher itself refuses one that cannot run it.
+    # A single dispatcher needs no such index: it refuses a device that cannot run its code.
     if len(scripts) > 1:
         device_rows = "".join(f"{{{cc}, {code}}}, " for cc, code in _rank_scripts(scripts))
         devices = f"tk_devices_{name}"
@@ -175,10 +175,10 @@ def _to_c_type(argument: ScriptArgument) -> str:
     """Return an argument's C type, with the blank or `*` that separates it from the name."""
     if argument.dims is None and is_struct(argument.dtype):
         return "const void *"
-    c = get_scalar_type(argument.dtype).c.replace("_Bool", "bool")
+    c_type = get_scalar_type(argument.dtype).c.replace("_Bool", "bool")
     if argument.dims is None:
-        return c if c.endswith("*") else f"{c} "
-    return f"{c} *" if argument.out or argument.inout else f"const {c} *"
+        return c_type if c_type.endswith("*") else f"{c_type} "
+    return f"{c_type} *" if argument.out or argument.inout else f"const {c_type} *"
 
 
 def _to_identifier(text: str) -> str:

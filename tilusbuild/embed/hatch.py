@@ -14,7 +14,7 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.search_roots import KERNELS
 from tilusbuild.state.temporary import TemporaryDirectory
 
-_OF_HATCH = ("dependencies", "enable-by-default", "require-runtime-dependencies", "path")
+_HATCH_KEYS = ("dependencies", "enable-by-default", "require-runtime-dependencies", "path")
 
 
 class KernelsHook(BuildHookInterface[Any]):
@@ -29,27 +29,26 @@ class KernelsHook(BuildHookInterface[Any]):
         exit status of an error."""
         if self.target_name not in ("wheel", "sdist"):
             return
-        table = {key: value for key, value in self.config.items() if key not in _OF_HATCH}
+        table = {key: value for key, value in self.config.items() if key not in _HATCH_KEYS}
         try:
             embed_table = kernels.read_embed_table(self.root, self.metadata.name, table)
             if embed_table is None:
                 return
-            # An sdist has no kernels, and its later build finds the cache by the note.
+            # An sdist has no kernels; a later build of it finds this cache by the note.
             if self.target_name == "sdist":
                 with Project.open(os.path.dirname(embed_table.manifest), {}, os.environ) as project:
                     kernels.note_cache(project)
                 return
             if version != "editable":
                 self._package_directory = TemporaryDirectory("wheel")
-            package = kernels.embed_for_python(
-                embed_table, self._package_directory.path if self._package_directory else None
-            )
+            directory = self._package_directory.path if self._package_directory else None
+            package = kernels.embed_for_python(embed_table, directory)
         except TilusbuildError as error:
             self.app.abort(error.render(), error.exit_status)
             return
         if package is not None:
             build_data["pure_python"] = False
-            # Another hook, of an extension in C, may have set the tag.
+            # The hook of an extension in C may have set a tag, which is kept.
             if not (build_data.get("infer_tag") or build_data.get("tag")):
                 build_data["tag"] = f"py3-none-{package.platform}"
             path_in_wheel = f"{embed_table.into.replace('.', '/')}/{KERNELS}"

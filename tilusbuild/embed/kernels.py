@@ -100,7 +100,7 @@ def read_embed_table(
             place=document.locate_value(*keys, "manifest"),
             hint=f'`manifest = "kernels/{MANIFEST_NAME}"` names it; an sdist must contain it, too',
         )
-    # The name that a distribution's package has by habit.
+    # By default the package has the distribution's name: `my-lib` has `my_lib`.
     into = values.get("into", name.replace("-", "_").replace(".", "_").lower())
     package_path = into.replace(".", "/")
     if not any(os.path.isdir(os.path.join(root, above, package_path)) for above in ("", "src")):
@@ -115,7 +115,7 @@ def read_embed_table(
 def embed_for_python(table: EmbedTable, directory: str | None) -> EmbeddedPackage | None:
     """Build the kernels of a Python project, and write them as a package below `directory`. With
     None (an editable install) write no package, and return None. Raises as `build_and_pack`."""
-    # An editable install stays where it is, so its sources are not a copy.
+    # The sources of an editable install are not a temporary copy, so its cache is not chosen.
     settings: Settings | None = {} if directory is None else None
     choose = partial(_choose_package, table)
     return build_and_pack(table.manifest, directory, choose, settings=settings)
@@ -163,7 +163,7 @@ def build_and_pack(
         env, stderr = os.environ, sys.stderr
         console = make_reporter(stdout=sys.stdout, stderr=stderr, env=env)
         reporter = add_file_reporters(console, stderr=stderr, env=env, root=project.manifest.root)
-        # The reporter and its files are the command line's: this is its `build`.
+        # Reported as by `tilusbuild build`.
         result = build_project(project, selection, BuildConfig(jobs=jobs), reporter)
         if result.summary.exit_status:
             raise TilusbuildError(f"the kernels of {manifest} were not built")
@@ -175,7 +175,7 @@ def build_and_pack(
             return None
         with project.cache.hold_use():
             contents = pack.gather_contents(project, order, level=level)
-            # A wheel is a zip, which knows no earlier time.
+            # A wheel is a zip, which cannot hold an earlier time.
             time = max(pack.read_source_date(), MIN_TIME)
             (written,) = pack.write_formats(order, contents, ["dir"], directory, time=time)
         return EmbeddedPackage(written.path, choose_platform(contents.listed.needs))
@@ -194,7 +194,7 @@ def list_inputs(project: Project, plan: Plan) -> set[str]:
         reference = script.tune.ref if script.tune is not None else None
         paths.add(os.path.join(manifest.root, script.template))
         if reference:
-            # FILE:FUNCTION
+            # Such as `reference.py:gemm`.
             paths.add(os.path.join(manifest.root, reference.rpartition(":")[0]))
         paths.update(map(_find_existing_ancestor, manifest.data_of(name)))
     return {
@@ -236,12 +236,13 @@ def build_dispatchers(project: Project, plan: Plan) -> Iterator[Script]:
         script = read_script(project.cache.script_path(instance.directory, instance.hash))
         if script.form == CALLED:
             try:
+                # The toolchain is looked up only if the dispatcher must be compiled.
                 find_toolchain = partial(getattr, instance.spec, "toolchain")
                 path = dispatcher.build_if_outdated(
                     project.cache, script, find_toolchain, project.runner
                 )
                 if path is None:
-                    # The script can have none: this raises the error with the reason.
+                    # Called for its error, which says why the script can have no dispatcher.
                     dispatcher.is_current_dispatcher(script)
             except NoDispatcherError as error:
                 raise TilusbuildError(f"{error}: it cannot be called from C") from None
@@ -271,9 +272,9 @@ def _choose_cache_settings(manifest: str) -> Settings:
     cache."""
     if find_named_cache(None, option.chosen(), os.environ) is not None:
         return {}
-    path = _path_of_note(manifest)
-    noted = None if path is None else _NOTE.load_value(path, str)
-    return {"cache-dir": noted or get_user_cache()}
+    note_path = _path_of_note(manifest)
+    noted_cache = None if note_path is None else _NOTE.load_value(note_path, str)
+    return {"cache-dir": noted_cache or get_user_cache()}
 
 
 def note_cache(project: Project) -> None:
@@ -288,15 +289,17 @@ def _path_of_note(manifest: str) -> str | None:
     """Return the path of the file that notes the cache of a manifest, named by the sha256 of its
     content; None without a directory for records, or if the manifest cannot be read."""
     records = noop.find_record_directory(os.environ)
+    if not records:
+        return None
     with suppress(OSError):
-        return records and os.path.join(os.path.dirname(records), "caches", sha256_file(manifest))
+        return os.path.join(os.path.dirname(records), "caches", sha256_file(manifest))
     return None
 
 
 def _record_under_project_name(project: Project) -> None:
     """Record the programs of a copy in the index under the project's name, in place of those of an
     earlier copy, and forget the copy's path. Does nothing if the index has no such path."""
-    # Under the path of a deleted copy the cache would keep the programs for ever.
+    # The copy is deleted later. Under its path the cache would keep the programs for ever.
     path, name = project.manifest.path, project.manifest.project.name
     copied_project = read_index(project.cache).get(path)
     if copied_project is not None:

@@ -24,7 +24,7 @@ def finalize(dist: Any) -> None:
     """Replace the commands `build` and `bdist_wheel` of a distribution by some that build the
     kernels and tag the wheel with their platform. Does nothing without a table for tilusbuild in
     `pyproject.toml`. setuptools calls this for every project."""
-    # Searched as text: other projects should not pay for a parser.
+    # The table is searched as text, so that other projects do not pay for a parser.
     has_table = "[tool.tilusbuild" in (try_read_text("pyproject.toml") or "")
     if _COMMAND in dist.cmdclass or not has_table:
         return
@@ -76,7 +76,7 @@ class _BuildKernels:
             package = kernels.embed_for_python(embed_table, path)
             if package is not None:
                 into = os.path.join(self.build_lib or "", *embed_table.into.split("."), KERNELS)
-                # `build_lib` stays between builds.
+                # `build_lib` stays between builds, and may have the package of an earlier one.
                 shutil.rmtree(into, ignore_errors=True)
                 shutil.copytree(package.path, into)
                 self.distribution.platform_of_kernels = package.platform

@@ -52,6 +52,8 @@ def build_target(arguments: CMakeArgs) -> int:
     from tilusbuild.state.files import replace_directory, sha256_file, write_atomic
     from tilusbuild.state.temporary import TemporaryDirectory
 
+    sources = os.path.abspath(arguments.sources)
+    stamp = os.path.join(sources, f"{arguments.name}.stamp")
     texts_by_name: dict[str, str] = {}
 
     def choose_package(project: Project) -> PackageOrder:
@@ -71,8 +73,6 @@ def build_target(arguments: CMakeArgs) -> int:
         inputs = kernels.list_inputs(project, plan)
         texts_by_name[f"{arguments.name}.d"] = _format_depfile(stamp, inputs)
 
-    sources = os.path.abspath(arguments.sources)
-    stamp = os.path.join(sources, f"{arguments.name}.stamp")
     os.makedirs(sources, exist_ok=True)
     manifest, beside = os.path.abspath(arguments.manifest), os.path.abspath(arguments.beside)
     kernels_path = os.path.join(beside, f"{arguments.name}.tilus")
@@ -84,16 +84,16 @@ def build_target(arguments: CMakeArgs) -> int:
         )
         # With a directory a package is always written.
         path = package.path if package else ""
-        new, old = os.path.join(path, LIST), os.path.join(kernels_path, LIST)
-        # The list has the digests of all files: the directory stays if they are the same.
-        if not os.path.exists(old) or sha256_file(new) != sha256_file(old):
+        new_list, old_list = os.path.join(path, LIST), os.path.join(kernels_path, LIST)
+        # The list has the digests of all files, so the directory stays if the list is the same.
+        if not os.path.exists(old_list) or sha256_file(new_list) != sha256_file(old_list):
             replace_directory(path, kernels_path, private.path)
     for name, text in texts_by_name.items():
         path = os.path.join(sources, name)
         # CMake compares times: an equal file must keep its time.
         if not os.path.isfile(path) or read_text(path) != text:
             write_atomic(path, text.encode())
-    # Last: the stamp says that everything else is written.
+    # The stamp comes last, because it says that everything else is written.
     write_atomic(stamp, b"")
     return 0
 

@@ -70,7 +70,7 @@ def _find_argument_index(size: Any, arguments: Any) -> int | None:
         for number, value in enumerate(arguments)
         if hasattr(value, "__index__") and getattr(value, "shape", ()) == ()
     ]
-    # The value 1 is too frequent to tell arguments apart.
+    # The value 1 is too frequent to identify an argument.
     equal = [number for number, value in scalars if value == int(size) > 1]
     return equal[0] if len(equal) == 1 else None
 

@@ -222,7 +222,7 @@ class KernelCache:
         with self._lock:
             slot = self._slots.setdefault(key, _KernelSlot(threading.Lock()))
         with slot.lock:
-            # Under the lock: another thread may just have built it.
+            # Looked up under the lock, because another thread may just have built it.
             current_kernel = slot.get_current_kernel()
             if current_kernel is not None:
                 self._count_kernel("memory_hits")
@@ -230,7 +230,8 @@ class KernelCache:
             opened = open_requested(kernel_request)
             with opened.project:
                 script, compiled, inputs = _build_kernel(opened, kernel_request)
-                # Before the library is opened: a collection must not remove the program in between.
+                # Taken before the library is opened, so that no collection removes the program in
+                # between.
                 hold = ReaderLock(script.root, [script.hash])
             launch = library.load_launcher(script, script.first_program, None)
             backend, out = kernel_request.backend, kernel_request.out
@@ -268,10 +269,10 @@ class KernelInputs:
             for path in sorted({project.manifest.path, *paths})
         }
         # A file that changed after `read_since` may have been read before its change: then the next
-        # request plans again. Projects of `Source`s are always that young, and their names are
-        # digests of their content.
+        # request plans again. The files of a `Source` are always that young, but cannot change:
+        # their directory is named by the digest of their content.
         sources = os.path.join(project.cache.state_path, SOURCES, "")
-        self._is_sure = all(
+        self._is_unchanged = all(
             not content.may_have_changed_since(read_since) or path.startswith(sources)
             for path, content in self._observations.items()
         )
@@ -285,18 +286,20 @@ class KernelInputs:
                 path, sha256_file, now=self._now, before=old
             )
             if new.content != old.content:
-                # For ever: `new` has replaced the content that the kernel was built from.
-                self._is_sure = False
-        return self._is_sure
+                # The answer stays False, because `new` has replaced the content that the kernel was
+                # built from.
+                self._is_unchanged = False
+        return self._is_unchanged
 
 
 def plan_default(project: Project, script: str, target: str) -> tuple[Plan, PlanSelection]:
     """Plan the default program (level 0) of a script for a target. Neither reads nor writes the
     remembered plans. Raises `InputError`."""
     selection = PlanSelection((script,), (target,), level=0)
-    own = project.make_planner(selection)
-    # A planner without the memo: one program must not replace the remembered plan of the project.
-    planner = Planner(own.manifest, own.toolchains, own.renderer, own.memory)
+    usual = project.make_planner(selection)
+    # The same planner without the memo: one program must not replace the remembered plan of the
+    # project.
+    planner = Planner(usual.manifest, usual.toolchains, usual.renderer, usual.memory)
     return planner.make_plan(selection), selection
 
 
@@ -318,7 +321,7 @@ def _build_kernel(
     dump_ir = kernel_request.has_config("dump_ir") or project.settings.dump_ir.value
     request = BuildRequest(plan, selection, ScriptPublication(root), dump_ir=dump_ir)
     config = BuildConfig(jobs=project.settings.jobs.value)
-    # A silent reporter: the error has the messages.
+    # By default nothing is printed: the error has the messages.
     reporter: Reporter = CompositeReporter()
     if kernel_request.verbose:
         reporter = PlainReporter(sys.stderr, verbose=True)
@@ -328,7 +331,8 @@ def _build_kernel(
     (program,) = instance.programs
     if result.statuses.get(program) != Status.BUILT:
         messages = [group.message for group in result.summary.failures]
-        messages = messages or [result.summary.error or "its compiler died"]
+        if not messages:
+            messages = [result.summary.error or "its compiler died"]
         text = "\n".join([f"{instance.label} was not built", *messages])
         raise KernelNotBuilt(text, project.manifest.root)
     built_script = read_script(project.cache.script_path(instance.directory, instance.hash))
@@ -348,11 +352,11 @@ class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the cas
         """Find the first message of a compiler in `text`, whose paths are relative to `root`, and
         read the line that it names."""
         super().__init__(text)
-        spot = find_first_error(text)
-        self.message = text.partition("\n")[0] if spot is None else spot.message
-        self.path = None if spot is None else os.path.normpath(os.path.join(root, spot.file))
-        self.line = None if spot is None else spot.line
-        self.column = None if spot is None else spot.column
+        error = find_first_error(text)
+        self.message = text.partition("\n")[0] if error is None else error.message
+        self.path = None if error is None else os.path.normpath(os.path.join(root, error.file))
+        self.line = None if error is None else error.line
+        self.column = None if error is None else error.column
         self.text: str | None = None
         if self.path is not None and self.line is not None:
             with suppress(IndexError):
@@ -370,11 +374,12 @@ def clear_requested_kernels(root: str) -> None:
     if not os.path.isdir(root) or not cache.exists():
         return
     projects = read_index(cache)
-    roots = [name for name in projects if name.startswith(JIT_ROOT_PREFIX)]
-    requested = {pair for name in roots for pair in projects.pop(name).scripts}
+    jit_names = [name for name in projects if name.startswith(JIT_ROOT_PREFIX)]
+    requested = {pair for name in jit_names for pair in projects.pop(name).scripts}
+    # Scripts that a remaining project has, too, stay.
     requested -= {pair for project in projects.values() for pair in project.scripts}
-    # Before the removals: a listing must not name what is gone.
-    forget_projects(cache, roots)
+    # The index forgets them before they are removed, so that it never names what is gone.
+    forget_projects(cache, jit_names)
     with hold_exclusive_use(cache, wait=True):
         programs = {(s.directory, s.hash): s.programs for s in list_scripts(cache)}
         # Programs are removed after their scripts, and only if no other script lists them.

@@ -70,7 +70,7 @@ class KernelRequest(Struct, frozen=True):
         source = self.source
         if isinstance(source, Source):
             source = repr((source.text, source.name, source.table))
-        # By its text, since `True == 1 == 1.0`, and they make different kernels.
+        # Compared as text, because `True == 1 == 1.0`, and these make different kernels.
         return repr(replace(self, source=source, verbose=False))
 
     def has_config(self, name: str) -> bool:
@@ -93,7 +93,7 @@ def to_request(
 ) -> KernelRequest:
     """Check the arguments of `KernelCache.cached`, apply the environment variables, and return the
     request. Raises `InputError` and `TypeError`."""
-    variables = {n: os.environ.get(f"TILUSBUILD_{n}") or "" for n in _VARIABLES}
+    variables = {name: os.environ.get(f"TILUSBUILD_{name}") or "" for name in _VARIABLES}
     directory, name = _split_script_name(source)
     labelled_args = ((f"constant {i}", value) for i, value in enumerate(args, 1))
     for label, value in (*labelled_args, *params.items()):
@@ -210,7 +210,7 @@ class Source:
             f"script.{format_toml_key(self.name)}": {"template": TEMPLATE, **self.table},
         }
         manifest = "edition = 1\n"
-        # A key a line: an error shows the line of its key.
+        # One key a line, so that an error shows the line of its key.
         for name, table in tables.items():
             manifest += f"\n[{name}]\n"
             for key, value in table.items():
@@ -220,7 +220,7 @@ class Source:
             os.makedirs(directory, exist_ok=True)
             for name, text in {"tilus.toml": manifest, TEMPLATE: self.text}.items():
                 path, data = os.path.join(directory, name), text.encode()
-                # A file that is written again has a new stamp, and would be read again.
+                # A file that is written again would have a new stamp, and all would be read again.
                 if try_read_bytes(path) != data:
                     write_atomic(path, data)
         except OSError as error:
@@ -255,6 +255,7 @@ def open_requested(request: KernelRequest) -> OpenedRequest:
     settings: dict[str, str | int | None] = {"level": 0}
     if request.backend == "nvrtc":
         settings["device-compiler"] = "nvrtc"
+    # Nothing of the project is read before this.
     start = time.monotonic_ns()
     if isinstance(request.source, Source):
         cache, script = Tree(get_cache_dir()), request.source.name
@@ -262,8 +263,8 @@ def open_requested(request: KernelRequest) -> OpenedRequest:
         # A cache writes nothing into a directory without its mark, so the mark comes first.
         cache.ensure_complete()
         target, declared = _choose_target_of_source(request.target)
-        sources = os.path.join(cache.state_path, SOURCES)
-        directory = request.source.write_project(sources, target, declared)
+        sources_directory = os.path.join(cache.state_path, SOURCES)
+        directory = request.source.write_project(sources_directory, target, declared)
         project = Project.open(directory, settings, os.environ)
     else:
         project, script = Project.open(request.directory, settings, os.environ), request.source
@@ -277,8 +278,8 @@ def open_requested(request: KernelRequest) -> OpenedRequest:
             hint='execution_backend="tvm_ffi" or "ctypes" run there',
         )
     project.manifest = _narrow_manifest(project.manifest, script, target, request)
-    # By the file system's clock, set back to `start`: what is written later may have been read
-    # before.
+    # The time `start` by the file system's clock. A file that is written later may have been read
+    # before that.
     read_since = project.clock.read_time().subtract(time.monotonic_ns() - start)
     return OpenedRequest(project, script, target, read_since)
 
@@ -324,7 +325,7 @@ def _choose_target_of_script(manifest: Manifest, script: str, word: str) -> str:
             if rank:
                 ranks[name] = rank
     if ranks:
-        # By name, too, so that equal targets give the same kernel on every run.
+        # Targets of equal rank are ordered by name, so that every run gives the same kernel.
         return min(ranks, key=lambda name: (ranks[name], name))
     kind = "cpu" if word == AUTO else "cuda"
     fitting = [name for name, target in targets.items() if target.kind == kind]
@@ -344,13 +345,15 @@ def _narrow_manifest(
     the requested values as defaults, and the requested flags, `-march` and pass configs. Raises
     `InputError` and `TypeError`."""
     section = manifest.scripts[script]
-    _check_flags(manifest, script, target, request)
+    _check_compile_options(manifest, script, target, request)
     values = _name_values(manifest, script, target, request)
     schedule = _select_schedule(manifest, script, target, values)
     override = dict(section.override)
     if target in override:
-        # The override of a target takes precedence over the section's own tables.
-        defaults = {n: v for n, v in override[target].default.items() if n not in schedule}
+        # A target's override takes precedence over the tables of the section, which get the
+        # requested values: so it must not have others for them.
+        old_defaults = override[target].default
+        defaults = {name: old_defaults[name] for name in old_defaults if name not in schedule}
         override[target] = override[target].replace_values(default=defaults, params={})
     narrowed = section.replace_values(
         params=_select_constants(manifest, script, target, values),
@@ -370,13 +373,16 @@ def _narrow_manifest(
         return manifest.replace_values(**changes, targets={**manifest.targets, target: declared})
     if request.has_config("disable_ptxas_opt"):
         flags = (*flags, "--ptxas-options=-O0")
-    # Last, so that a request takes precedence over the manifest.
+    # These flags come last, so that a request takes precedence over the manifest.
     return manifest.replace_values(**changes).with_last_flags(flags)
 
 
-def _check_flags(manifest: Manifest, script: str, target: str, request: KernelRequest) -> None:
+def _check_compile_options(
+    manifest: Manifest, script: str, target: str, request: KernelRequest
+) -> None:
     """Raise `InputError` for flags and a `-march` that a manifest may not have."""
-    # By the same rules as a manifest's flags: they are in the hash, so they must do nothing else.
+    # The rules are those for a manifest's flags: flags are part of the hash, so they may only
+    # affect what the hash covers.
     unsafe = manifest.build.unsafe_flags or manifest.scripts[script].unsafe_flags
     cpu = manifest.targets[target].is_cpu
     for _, message, hint in list_flag_problems(request.flags, unsafe=unsafe, cpu=cpu):
@@ -399,7 +405,7 @@ def _name_values(
             f"{script} has {len(names)} constants, not {len(request.positional)}",
             hint="values of the schedule are given by name",
         )
-    # Not strict: constants without a value may have one by name, or a single row.
+    # Not strict, because the other constants may have a value by name, or a single row.
     values = dict(zip(names, request.positional, strict=False))
     for name, value in request.params:
         if name in values:
@@ -436,7 +442,7 @@ def _select_constants(
     constants: dict[str, Any] = {}
     for parameter in manifest.scripts[script].params_for(target):
         names = parameter.names
-        # With types: `True == 1` and `1 == 1.0`, but they make different kernels.
+        # Compared with types, because `True == 1 == 1.0`, and these make different kernels.
         requested = {n: (type(params[n]), params[n]) for n in names if n in params}
         rows = []
         for row in parameter.values:

@@ -50,8 +50,8 @@ def check_paths(paths: Iterable[str]) -> None:
     path_by_folded: dict[str, str] = {}
     for path in paths:
         check_path(path)
-        # On a disk that does not tell the two paths apart, the second file would overwrite the
-        # first after its check.
+        # On a disk that takes both for one name, the second file would overwrite the first, which
+        # was checked.
         folded = fold_path(path)
         if folded in path_by_folded:
             raise unsafe_name(

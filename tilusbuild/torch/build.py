@@ -46,7 +46,8 @@ from tilusbuild.torch.command import CompdbEntry, NotCarriedError, parse_compile
 from tilusbuild.torch.program import CompilePlanner, TorchJob, TreeDigests
 
 _RULES = ("compile", "cuda_compile")
-_BUILD = re.compile(
+# Such as `build gemm.cuda.o: cuda_compile /src/gemm.cu`, with indented lines after it.
+_COMPILE_EDGE = re.compile(
     r"^build (?P<out>(?:\$.|[^:$\n])+): (?:cuda_)?compile .*\n(?: .*\n)*", re.MULTILINE
 )
 REST = "tilusbuild.ninja"
@@ -90,11 +91,13 @@ class CompileReporter:
             return
         self.reasons[event.hash] = event.reason
         if event.status == Status.BUILT and (event.remote or not event.cached):
-            how = "fetched" if event.remote else f"{event.seconds:.1f} s"
-            compiler_output = self._jobs[event.hash].translate_log(event.log).strip()
-            self._request.print_line(
-                f"{event.label}: {how}" + (f"\n{compiler_output}" if compiler_output else "")
+            line = (
+                f"{event.label}: fetched"
+                if event.remote
+                else f"{event.label}: {event.seconds:.1f} s"
             )
+            compiler_output = self._jobs[event.hash].translate_log(event.log).strip()
+            self._request.print_line(f"{line}\n{compiler_output}" if compiler_output else line)
 
     def tick(self) -> None:
         """Do nothing: there is no progress display."""
@@ -138,10 +141,11 @@ def build_ninja_file(request: NinjaRequest) -> None:
             program = lookup_entry(project.cache, job.hash)
             if status == Status.BUILT and program is not None:
                 product = os.path.join(program.path, get_product(program.meta).name)
-                # ninja links nothing again for an object that is as it was.
+                # An equal object keeps its time, so that ninja does not link again.
                 update_file(job.compile.output, read_bytes(product))
                 objects.add(job.compile.output)
-            # A header may be missing only for us: torch's own command searches this machine.
+            # A header may be missing for tilusbuild only: torch's own command searches the whole
+            # machine, so it is tried.
             elif status == Status.FAILED and not misses_header(log):
                 raise BuildFailedError(job.translate_log(log))
             else:
@@ -155,7 +159,7 @@ def build_ninja_file(request: NinjaRequest) -> None:
     )
     for source, reason in reason_by_source.items():
         request.print_line(f"not cached, and compiled by torch's own command: {source}: {reason}")
-    # After the objects: the links in it need them.
+    # The remaining edges come after the objects, because their links need them.
     _run_remaining_edges(request, text, objects)
 
 
@@ -163,7 +167,8 @@ def _open_user_project(request: NinjaRequest) -> Project:
     """Open a project with an empty manifest, whose cache is the user's unless an option or the
     environment names another."""
     arguments = {"jobs": request.jobs}
-    # Projects that are installed are unpacked anywhere: the cache is the user's, not a checkout's.
+    # pip unpacks a project that it installs into some temporary directory, so that a cache beside
+    # it would be lost.
     defaults = {"cache-dir": get_user_cache()}
     project_settings = decide_settings("/", arguments, os.environ, defaults, option.chosen())
     return Project(
@@ -193,7 +198,7 @@ def _compile_all(
     compiled = 0
     pending = list(jobs)
     while pending:
-        # As ninja, it starts nothing more after a source that does not compile.
+        # As ninja does, stop after the first source that does not compile (`keep_going=1`).
         config = BuildConfig(jobs=project.settings.jobs.value, keep_going=1, verbose=2)
         with open_builder(project, config) as builder, closing(builder.compiler):
             reporter = CompileReporter(request, pending)
@@ -231,7 +236,7 @@ def _publish_programs(project: Project, name: str, jobs: Sequence[TorchJob]) -> 
     )
     # One listing for each project and extension: the next build of it replaces this one.
     root = f"{JIT_ROOT_PREFIX}torch {name} {script}"
-    # All that the build needs is in a cache that it may only read.
+    # If the cache may only be read, the listing is left out: the build does not need it.
     with suppress(CacheReadOnlyError):
         publish_script(project.cache, record)
         record_build(project.cache, root, name or script, [(directory, record.hash)])
@@ -243,12 +248,12 @@ def _run_remaining_edges(request: NinjaRequest, text: str, objects: set[str]) ->
 
     def drop_if_built(match: re.Match[str]) -> str:
         # ninja escapes blanks and colons in paths by `$`.
-        out = re.sub(r"\$(.)", r"\1", match["out"])
-        return "" if os.path.join(request.directory, out) in objects else match[0]
+        output = re.sub(r"\$(.)", r"\1", match["out"])
+        return "" if os.path.join(request.directory, output) in objects else match[0]
 
-    text = _BUILD.sub(drop_if_built, text)
-    if re.search(r"^build ", text, re.MULTILINE):
-        remaining_text = f"# What tilusbuild did not build of build.ninja.\n{text}"
+    remaining_text = _COMPILE_EDGE.sub(drop_if_built, text)
+    if re.search(r"^build ", remaining_text, re.MULTILINE):
+        remaining_text = f"# What tilusbuild did not build of build.ninja.\n{remaining_text}"
         write_atomic(os.path.join(request.directory, REST), remaining_text.encode())
         jobs = () if request.jobs is None else ("-j", str(request.jobs))
         _run_ninja(request, "-v", "-f", REST, *jobs, is_shown=request.out is not None)

@@ -23,16 +23,20 @@ _GXX = re.compile(r"(?:.*-)?(?:g|c)\+\+(?:-[\d.]+)?")
 INCLUDES = ("-iquote", "-I", "-isystem", "-idirafter")
 """In the order in which they are searched."""
 SYSTEM = INCLUDES.index("-isystem")
-_DROPPED = frozenset(["-c", "-M", "-MM", "-MD", "-MMD", "-MP", "-MG", "-MF", "-MT", "-MQ", "-MJ"])
-_FILES = re.compile(
+_DROPPED_OPTIONS = frozenset(
+    ["-c", "-M", "-MM", "-MD", "-MMD", "-MP", "-MG", "-MF", "-MT", "-MQ", "-MJ"]
+)
+_REFUSED_OPTION = re.compile(
     r"-B.*|-specs.*|--?Xclang|-fplugin.*|-wrapper|-fprofile-use.*|-fauto-profile.*|-imacros.*"
     r"|-include-pch|--?(gpu-)?arch(itecture)?=?(native|all).*|-x.*"
 )
 """Options that read a file which no preprocessor lists, run one, or depend on the machine."""
-_KEYED = re.compile(r"--?(std|gencode|generate-code|arch|code|gpu-\w+)(=.*)?|arch=.*|\w+_\d+\w?")
-_NATIVE = re.compile(r".*-m(?:arch|tune|cpu)=native.*")
+_KEYED_FLAG = re.compile(
+    r"--?(std|gencode|generate-code|arch|code|gpu-\w+)(=.*)?|arch=.*|\w+_\d+\w?"
+)
+_NATIVE_FLAG = re.compile(r".*-m(?:arch|tune|cpu)=native.*")
 _NAME = "-DTORCH_EXTENSION_NAME="
-_MARKS = ("setup.py", "pyproject.toml", ".git")
+_PROJECT_MARKS = ("setup.py", "pyproject.toml", ".git")
 
 
 class NotCarriedError(Exception):
@@ -118,19 +122,19 @@ def _add_option(compile_command: CompileCommand, option: Option, directory: str)
         raise NotCarriedError(f"nvcc takes {option_text} apart at its comma")
     elif name in INCLUDES:
         compile_command.arguments.append(IncludeDirectory(name, path))
-    elif name in _DROPPED or path == compile_command.source:
+    elif name in _DROPPED_OPTIONS or path == compile_command.source:
         return
     elif not name.startswith("-"):
         raise NotCarriedError(f"{name} is not its source")
-    elif _FILES.fullmatch("=".join(written)):
+    elif _REFUSED_OPTION.fullmatch("=".join(written)):
         raise NotCarriedError(
             f"{option_text} may name files that no hash covers, or mean this machine"
         )
     else:
-        # torch quotes values for nvcc's shell, and no shell is between this command and nvcc.
+        # torch quotes values, such as '-fPIC', for nvcc's shell. No shell reads this command.
         values = (re.sub(r"^'([\w./+=,-]+)'$", r"\1", text) for text in written[1:])
         compile_command.arguments += [written[0], *values]
-        compile_command.native |= _NATIVE.fullmatch(written[-1]) is not None
+        compile_command.native |= _NATIVE_FLAG.fullmatch(written[-1]) is not None
         if name in ("-dc", "-rdc"):
             compile_command.rdc = value != "false"
 
@@ -139,7 +143,8 @@ def _add_environment_arguments(
     arguments: Sequence[str], is_nvcc: bool, environment: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield the arguments of a command, and those that environment variables add."""
-    # tilusbuild's compiles do not get these variables: what they add must be in the hash.
+    # Compiles of tilusbuild do not get these variables, so the arguments are added to the command,
+    # which is in the hash.
     if is_nvcc:
         yield from shlex.split(environment.get("NVCC_PREPEND_FLAGS", ""))
     yield from arguments
@@ -155,13 +160,13 @@ def find_impure_flag(compile_command: CompileCommand) -> str | None:
 
     A sandbox keeps compiles from such files: the flag matters only without one.
     """
-    # The list is for manifests, which have keys of their own for these flags.
+    # `find_denied_flags` also denies flags for which a manifest has a key: these are allowed here.
     flags = [
         argument
         for argument in compile_command.arguments
         if isinstance(argument, str)
-        and not _KEYED.fullmatch(argument)
-        and not _NATIVE.fullmatch(argument)
+        and not _KEYED_FLAG.fullmatch(argument)
+        and not _NATIVE_FLAG.fullmatch(argument)
     ]
     denied = find_denied_flags(flags, cpu=not compile_command.nvcc)
     return next((flag.text for flag in denied), None)
@@ -174,7 +179,7 @@ def find_source_root(source: str, project_directory: str) -> str:
         return project_directory
     source_directory = ancestor = os.path.dirname(source)
     while ancestor != os.path.dirname(ancestor):
-        if any(os.path.lexists(os.path.join(ancestor, mark)) for mark in _MARKS):
+        if any(os.path.lexists(os.path.join(ancestor, mark)) for mark in _PROJECT_MARKS):
             return ancestor
         ancestor = os.path.dirname(ancestor)
     return source_directory

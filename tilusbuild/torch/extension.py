@@ -21,8 +21,8 @@ from tilusbuild.torch.build import BuildFailedError, NinjaRequest
 from tilusbuild.torch.build import build_ninja_file as run
 
 _HOOK = "_run_ninja_build"
-_within = threading.local()
-_installing: list[str] = []
+_thread_state = threading.local()
+_running_setups: list[str] = []
 """The projects whose `setup.py` runs: setuptools may build extensions in threads."""
 
 
@@ -48,12 +48,12 @@ def _compile_through_tilusbuild() -> Iterator[None]:
     if not hasattr(original, "of_tilusbuild"):
         setattr(import_cpp_extension(), _HOOK, _make_hook(original))
     # A block may be within another: a module that `load` imports may call `load` itself.
-    outer = getattr(_within, "block", False)
-    _within.block = True
+    was_within_block = getattr(_thread_state, "block", False)
+    _thread_state.block = True
     try:
         yield
     finally:
-        _within.block = outer
+        _thread_state.block = was_within_block
 
 
 def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
@@ -65,15 +65,15 @@ def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
         """Build by tilusbuild within its blocks, and by torch's own function elsewhere. Raises
         `RuntimeError` with the messages of the tools."""
         torch = import_cpp_extension()
-        is_within_block = _installing or getattr(_within, "block", False)
+        is_within_block = _running_setups or getattr(_thread_state, "block", False)
         if not is_within_block or torch.IS_HIP_EXTENSION or not torch.IS_LINUX:
             original(build_directory, verbose, error_prefix)
             return
         workers = os.environ.get("MAX_JOBS", "")
         request = NinjaRequest(
             directory=os.path.abspath(build_directory),
-            name=_installing[-1] if _installing else "",
-            project_directory=os.getcwd() if _installing else "",
+            name=_running_setups[-1] if _running_setups else "",
+            project_directory=os.getcwd() if _running_setups else "",
             jobs=int(workers) if workers.isdigit() and int(workers) else None,
             out=sys.stdout if verbose else None,
         )
@@ -81,7 +81,7 @@ def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
             run(request)
         except (BuildFailedError, TilusbuildError) as error:
             text = error.render() if isinstance(error, TilusbuildError) else str(error)
-            # torch's own raises this class, and callers such as setuptools show its text.
+            # torch's own function raises this class, and callers such as setuptools show its text.
             raise RuntimeError(f"{error_prefix}: {text}") from error
 
     run_ninja_build.of_tilusbuild = True  # type: ignore[attr-defined]
@@ -104,13 +104,13 @@ def make_build_extension() -> type:
         def build_extensions(self) -> None:
             """Build all extensions, with compiles from the cache. Raises the errors of torch's
             method."""
-            # setuptools has a str of its own.
-            _installing.append(f"{self.distribution.get_name() or 'setup.py'}")
+            # The f-string makes a plain `str`: setuptools may return a subclass of it.
+            _running_setups.append(f"{self.distribution.get_name() or 'setup.py'}")
             try:
                 with _compile_through_tilusbuild():
                     super().build_extensions()
             finally:
-                _installing.pop()
+                _running_setups.pop()
 
     BuildExtension.__module__, BuildExtension.__qualname__ = "tilusbuild.torch", "BuildExtension"
     return BuildExtension

@@ -42,7 +42,7 @@ from tilusbuild.runtime.search_roots import (
 )
 
 _GRADIENT = "grad_"
-_KINDS = {"bool": "bool", "int": "SymInt", "uint": "SymInt", "float": "float"}
+_SCHEMA_TYPE_OF_KIND = {"bool": "bool", "int": "SymInt", "uint": "SymInt", "float": "float"}
 """The type in a schema, by the kind of a scalar's type."""
 _libraries: list[Any] = []
 """Ops vanish with the `Library` that defined them."""
@@ -74,14 +74,14 @@ def register(
     if not namespace.isidentifier():
         raise LoadError(f"{namespace!r} cannot be a namespace of torch.ops: it is not a name")
     instances_by_op = _choose_instances(where, scripts)
-    # Of one script: all targets of an instance have the same arguments.
+    # The first script is enough, because all targets of an instance have the same arguments.
     schemas = {op: _OpSchema.from_script(op, group[0]) for op, group in instances_by_op.items()}
     for name in schemas:
         if hasattr(getattr(torch.ops, namespace), name):
             raise LoadError(f"there is an op torch.ops.{namespace}.{name} already")
     gradients = {pair: _make_gradient_hooks(schemas, *pair) for pair in (backward or {}).items()}
     kernels = {op: _load_kernels(group, where, signed_by) for op, group in instances_by_op.items()}
-    # Every mistake of the caller was reported before: no half of the ops gets registered.
+    # All mistakes of the caller are reported by now, so that either all ops are registered or none.
     library = torch.library.Library(namespace, "FRAGMENT")
     _libraries.append(library)
     for name, schema in schemas.items():
@@ -92,7 +92,7 @@ def register(
             f"{namespace}::{name}", schema.allocate_fake_outputs, lib=library
         )
     ops = getattr(torch.ops, namespace)
-    # After all ops are defined: a gradient calls another op.
+    # Gradients come after all ops, because each calls another op.
     for (name, gradient_op), hooks in gradients.items():
         torch.library.register_autograd(
             f"{namespace}::{name}",
@@ -126,15 +126,15 @@ def _choose_instances(
             first_scripts = [group[0] for group in instances_by_op.values()]
             label_by_op = name_functions((s.name, s.params) for s in first_scripts)
         except ValueError as error:
-            raise LoadError(f"{error}: {_MAPPING}") from None
+            raise LoadError(f"{error}: {_NAMES_HINT}") from None
         instances_by_op = {op: instances_by_op[label] for op, label in label_by_op.items()}
     for op in instances_by_op:
         if not (op.isidentifier() and op.isascii()):
-            raise LoadError(f"{op!r} cannot be an op: {_MAPPING}")
+            raise LoadError(f"{op!r} cannot be an op: {_NAMES_HINT}")
     return instances_by_op
 
 
-_MAPPING = 'give names, as in scripts={"my_op": "gemm[dtype=f16]"}'
+_NAMES_HINT = 'give names, as in scripts={"my_op": "gemm[dtype=f16]"}'
 
 
 def _find_instances(where: object, text: str | None) -> dict[str, list[Script]]:
@@ -154,7 +154,7 @@ def _find_instances(where: object, text: str | None) -> dict[str, list[Script]]:
                 label = format_instance_name(script.name, script.params)
                 scripts_by_label.setdefault(label, []).append(script)
     if not scripts_by_label and text:
-        # It fails with the right error: the name is wrong, or nothing was built.
+        # Called for its error, which says whether the name is wrong or nothing was built.
         load(text, where=where)
     if not scripts_by_label:
         raise LoadError(f"{root.path} has no script to call")
@@ -208,7 +208,8 @@ class _OpSchema(NamedTuple):
         """Return the schema of a script's op, called `name`. The outputs are the arguments declared
         `out` whose shapes follow from the inputs. Raises `TypeError` for an argument that has no
         type in torch's schema language."""
-        # The runtime compiles dimensions to functions of numbers: here they may be symbols.
+        # The dimensions are read as expressions: the runtime's functions take only numbers, and
+        # here sizes may be symbols.
         tables = unseal_json(read_bytes(os.path.join(script.path, FILE)))["arguments"]
         shapes = {table["name"]: table["dims"] for table in tables if table["dims"] is not None}
         passed_arguments = list_call_arguments(script)
@@ -246,10 +247,11 @@ class _OpSchema(NamedTuple):
     def _declare_argument(self, argument: ScriptArgument) -> str:
         """Return an argument in torch's schema language."""
         if not _is_tensor(argument):
-            return f"{_KINDS[DTYPES[argument.dtype].kind]} {argument.name}"
+            return f"{_SCHEMA_TYPE_OF_KIND[DTYPES[argument.dtype].kind]} {argument.name}"
         if argument in self.mutated:
             # torch marks each mutated argument by a letter of its own: `a!`, `b!`.
-            return f"Tensor({chr(97 + self.mutated.index(argument))}!) {argument.name}"
+            letter = chr(ord("a") + self.mutated.index(argument))
+            return f"Tensor({letter}!) {argument.name}"
         return f"Tensor{'?' if argument.optional else ''} {argument.name}"
 
     def make_implementation(self, kernel: Kernel) -> Callable[..., Any]:
@@ -266,7 +268,8 @@ class _OpSchema(NamedTuple):
                 outputs = kernel(**dict(zip(names, args, strict=True)))
             else:
                 outputs = kernel(*args)
-            # Autograd may have saved the tensor's old value: its next use of that is an error.
+            # Autograd may have saved the tensor's old value. With the new version it reports an
+            # error in place of using the overwritten value.
             for index in mutated_indexes:
                 if not args[index].is_inference():
                     torch.autograd.graph.increment_version(args[index])
@@ -298,7 +301,9 @@ class _OpSchema(NamedTuple):
             size = [_evaluate_size(dim, sizes) for dim in self.shapes[argument.name]]
             empty = args[self.like].new_empty(size, dtype=_to_torch_dtype(argument))
             outputs.append(empty)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
+        if not outputs:
+            return None
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
 def _is_tensor(argument: ScriptArgument) -> bool:
@@ -391,27 +396,31 @@ def _make_gradient_hooks(
                 f'backward: {gradient_name} has no output "{_GRADIENT}{argument.name}":'
                 f" each tensor of floats of {name} has a gradient"
             )
-    # Values of the forward call that the gradient takes: tensors, and numbers.
-    tensors = [a.name for a in gradient.inputs if _is_tensor(a) and a.name in value_names]
+    # The tensors among the forward call's values that the gradient takes; the rest are numbers.
+    saved_names = [a.name for a in gradient.inputs if _is_tensor(a) and a.name in value_names]
 
     def save_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save the values of a forward call that the gradient takes in `ctx`."""
         value_by_name = dict(zip(value_names, (*inputs, *_to_tuple(output)), strict=True))
-        # Only what the gradient takes: a saved tensor lives until the backward pass.
-        ctx.save_for_backward(*map(value_by_name.get, tensors))
-        numbers = [n for n in gradient_inputs if n in value_by_name and n not in tensors]
-        ctx.numbers = {n: value_by_name[n] for n in numbers}
+        # Other tensors are not saved, because a saved tensor lives until the backward pass.
+        ctx.save_for_backward(*map(value_by_name.get, saved_names))
+        ctx.numbers = {
+            name: value_by_name[name]
+            for name in gradient_inputs
+            if name in value_by_name and name not in saved_names
+        }
 
     def run_backward(call: Callable[..., Any], ctx: Any, *grads: Any) -> Any:
         """Call the op of the gradient. Return a gradient or None for each input of the forward
         call."""
-        # Gradients come in any strides: that of a sum has none.
-        contiguous = (grad.contiguous() for grad in grads)
-        value_by_name = dict(zip(output_gradients, contiguous, strict=True))
-        value_by_name |= {**ctx.numbers, **dict(zip(tensors, ctx.saved_tensors, strict=True))}
+        # Gradients come in any strides, such as 0 for the gradient of a sum.
+        contiguous_grads = (grad.contiguous() for grad in grads)
+        value_by_name = dict(zip(output_gradients, contiguous_grads, strict=True))
+        value_by_name |= ctx.numbers
+        value_by_name |= dict(zip(saved_names, ctx.saved_tensors, strict=True))
         outputs = _to_tuple(call(*map(value_by_name.__getitem__, gradient_inputs)))
         results = dict(zip(gradient_outputs, outputs, strict=True))
-        # None for an input without a gradient, as torch has it.
+        # torch takes None for an input without a gradient.
         return tuple(results.get(_GRADIENT + a.name) for a in forward.inputs)
 
     return _GradientHooks(run_backward, save_context)

@@ -41,8 +41,11 @@ from tilusbuild.torch.command import (
     find_source_root,
 )
 
-_NAME = re.compile(r"[\w.+/-]+")
-_PACKAGE = re.compile(r"(?P<base>/.*/(?:site|dist)-packages/(?P<name>\w[\w.-]*))(?:/(?P<path>.*))?")
+_SAFE_NAME = re.compile(r"[\w.+/-]+")
+# Such as `/usr/lib/python3/dist-packages/torch/include`.
+_PATH_IN_PACKAGE = re.compile(
+    r"(?P<base>/.*/(?:site|dist)-packages/(?P<name>\w[\w.-]*))(?:/(?P<path>.*))?"
+)
 
 
 class TorchJob(Struct, frozen=True):
@@ -85,15 +88,15 @@ class TreeDigests(Struct):
     for the same."""
 
     memory: DigestMemory
-    known: dict[tuple[str, str], str] = field(default_factory=dict)
+    digest_by_tree: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def digest_file(self, path: str) -> str:
         return self.memory.digest_file(path)
 
     def digest_tree(self, root: str, label: str, select: Callable[[str], bool]) -> str:
-        if (root, label) not in self.known:
-            self.known[root, label] = self.memory.digest_tree(root, label, select)
-        return self.known[root, label]
+        if (root, label) not in self.digest_by_tree:
+            self.digest_by_tree[root, label] = self.memory.digest_tree(root, label, select)
+        return self.digest_by_tree[root, label]
 
 
 class CompilePlanner(Struct):
@@ -115,24 +118,26 @@ class CompilePlanner(Struct):
         name = os.path.relpath(compile_command.source, base)
         toolchain = self._find_toolchain(compile_command)
         arguments, roots, trees = _name_directories(compile_command, base, toolchain)
-        # Host code that includes the headers of a CUDA toolkit is compiled beside it.
+        # Host code that includes the headers of a CUDA toolkit is of the kind "beside": compiled
+        # beside the toolkit.
         host_kind = "beside" if TOOLKIT in arguments else "cpu"
         kind = "cuda" if compile_command.nvcc else host_kind
         pipeline = LIBRARY_PIPELINES[kind, "object"]
-        flag = find_impure_flag(compile_command)
-        if flag and not (toolchain.sandboxed and detect_landlock()):
+        impure_flag = find_impure_flag(compile_command)
+        if impure_flag and not (toolchain.sandboxed and detect_landlock()):
             raise NotCarriedError(
-                f"no hash covers what {flag} does, and this machine has no sandbox"
+                f"no hash covers what {impure_flag} does, and this machine has no sandbox"
             )
         text = read_text(compile_command.source, "surrogateescape")
-        # The source is compiled as `source.cu` of its program: messages show its own name.
+        # The program's file is `source.cu`, and the directive makes messages show the own name.
         source = f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}"
         headers = self._find_headers(roots, pipeline, toolchain)
         closure = headers.find_closure("\n".join((source, *format_definitions((), arguments))))
         seeded = toolchain.cuda is not None and toolchain.cuda.release >= FIRST_SEEDED
         recipe = Recipe(
             pipeline=pipeline,
-            archs=(),  # the arguments have them
+            # The arguments have the architectures.
+            archs=(),
             ptx=False,
             source=source,
             symbol="",
@@ -233,7 +238,7 @@ def _name_directories(
     # The program's source is not beside the headers that a `#include "…"` of torch's source finds.
     arguments = ["-iquote", f"{HERE}/include/{beside.name}"]
     if compile_command.nvcc:
-        # nvcc has no such option.
+        # nvcc has no `-iquote`: it passes the option on to the host compiler.
         arguments = [word for argument in arguments for word in ("-Xcompiler", argument)]
     compiler_directories = {*toolchain.host.compiler_headers, *toolchain.host.system_headers}
     toolkit = toolchain.cuda.include_dirs if toolchain.cuda else ()
@@ -242,25 +247,28 @@ def _name_directories(
             arguments.append(argument)
             continue
         option, path = argument.option, argument.path
-        real = os.path.realpath(path)
-        if real in compiler_directories and option != "-I":
+        real_path = os.path.realpath(path)
+        is_of_compiler = real_path in compiler_directories
+        if is_of_compiler and option != "-I":
             raise NotCarriedError(f"{option} {path} is a directory of the compiler's")
-        # The compiler ignores these, too: its own directory after -I, and one without files.
-        if real in compiler_directories or not any(files for _, _, files in os.walk(path)):
+        has_files = any(files for _, _, files in os.walk(path))
+        # The compiler ignores its own directories after -I, and directories without files.
+        if is_of_compiler or not has_files:
             continue
-        if real in toolkit[:1]:
+        if real_path in toolkit[:1]:
             arguments += [option, TOOLKIT]
             continue
         root = _name_root(path, base, base_by_tree, quoted_only=option == "-iquote")
-        if not _NAME.fullmatch(root.name):
+        if not _SAFE_NAME.fullmatch(root.name):
             raise NotCarriedError(f"{path} has characters that compilers read otherwise")
         ranked_roots.append((INCLUDES.index(option), root))
         arguments += [option, f"{HERE}/include/{root.name}"]
-    # As gcc does: by kind, then in order; a system directory is searched as such only.
+    # gcc searches by the kind of option, then in order. A directory that is also a system directory
+    # is searched only as such.
     system_names = {root.name for rank, root in ranked_roots if rank >= SYSTEM}
     # The sort is stable: directories of one kind stay in their order.
-    ranked = sorted(ranked_roots, key=lambda pair: pair[0])
-    roots = (root for rank, root in ranked if rank >= SYSTEM or root.name not in system_names)
+    ranked_roots.sort(key=lambda pair: pair[0])
+    roots = (root for rank, root in ranked_roots if rank >= SYSTEM or root.name not in system_names)
     if beside.name in system_names:
         raise NotCarriedError("its own directory is declared as one of the system's")
     return arguments, (beside, *dict.fromkeys(roots)), base_by_tree
@@ -269,7 +277,7 @@ def _name_directories(
 def _name_root(path: str, base: str, base_by_tree: dict[str, str], *, quoted_only: bool) -> Root:
     """Return the directory at `path` with a name: of the Python package that it is in, of the
     project at `base`, or of its own. The path of a new name is added to `base_by_tree`."""
-    if match := _PACKAGE.fullmatch(path):
+    if match := _PATH_IN_PACKAGE.fullmatch(path):
         tree, tree_base, path_in_tree = match["name"], match["base"], match["path"] or ""
     elif path == base or path.startswith(base + "/"):
         tree, tree_base, path_in_tree = PROJECT, base, os.path.relpath(path, base)
@@ -281,7 +289,7 @@ def _name_root(path: str, base: str, base_by_tree: dict[str, str], *, quoted_onl
 
 def _digest_cpu() -> str:
     """Return a digest of the facts about the CPU on which `-march=native` depends."""
-    # The first processor: gcc asks the one that it runs on, and all are alike.
+    # Only the first processor is read: gcc asks the one that it runs on, and all are alike.
     lines = read_text("/proc/cpuinfo").partition("\n\n")[0].splitlines()
     facts = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part", "cache size")
     return sha256_text("\n".join(line for line in lines if line.startswith(facts)))[:16]
