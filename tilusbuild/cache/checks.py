@@ -125,7 +125,7 @@ def check_entry(
         meta = parse_meta(meta_json, program)
     except CorruptFileError as error:
         return [Problem("", str(error))]
-    # Texts that are not the listed ones would only give problems that follow from that.
+    # Texts that are not the listed ones would only give further problems of the same cause.
     if problems := list(_check_listing(files, meta)):
         return problems
     texts = [_get_bytes(files, name) or b"" for name in layout.TEXTS]
@@ -175,13 +175,15 @@ def _check_names(
         yield Problem(layout.PROGRAM_TXT, "does not begin as such a text does")
     if not options_txt.startswith(f"{OPTIONS_FORMAT}\n"):
         yield Problem(layout.OPTIONS_TXT, "does not begin as such a text does")
-    known_digests = list_program_files(program_txt, options_txt)
-    for name in files:
+    expected_digests = list_program_files(program_txt, options_txt)
+    for name, content in files.items():
         # A name that no pipeline makes could be a script or a header that a later step runs.
-        if name not in known_digests:
+        if name not in expected_digests:
             yield Problem(name, "is not a file that its pipeline makes")
-        # None: a product or a log, which no text determines.
-        elif known_digests[name] not in (None, _get_digest(files[name])):
+            continue
+        expected_digest = expected_digests[name]
+        # The digest of a product or a log is None, since no text determines their content.
+        if expected_digest is not None and expected_digest != _get_digest(content):
             yield Problem(name, "is not the one that its texts name")
 
 
@@ -201,14 +203,14 @@ def _check_claims(
     if seal_json(meta) != meta_json:
         yield Problem(layout.META, "is not in the form that publishing writes")
     product = f"module/{pipeline.product}"
-    # Which directories a program needs is read from compile.sh.
+    # compile.sh is always required: it names the include directories that the program needs.
     required = {layout.COMPILE_SH}
     for name, digest in list_program_files(program_txt, options_txt).items():
         if digest is not None and name != product:
             required.add(name)
     if meta["status"] == Status.BUILT:
         required.add(product)
-        # Another product would be loaded, and is not the one that is read below.
+        # The runtime would load the product that meta.json names; `_check_code` reads this one.
         if get_product(meta).name != product:
             yield Problem(layout.META, f"does not name the product {product}")
     elif product in files:
@@ -229,29 +231,31 @@ def _check_directories(
     manifests: Mapping[str, bytes] | None,
 ) -> Iterator[Problem]:
     """Yield the problems of the include directories that compile.sh names."""
-    named = set(layout.find_header_digests(_get_bytes(files, layout.COMPILE_SH) or b""))
-    # From the texts that the hash covers; compile.sh is not among them.
-    headers, _ = list_header_digests(program_txt)
-    if manifests is not None and named != manifests.keys():
+    named_digests = set(layout.find_header_digests(_get_bytes(files, layout.COMPILE_SH) or b""))
+    # The program's hash covers program.txt, and not compile.sh, which must agree with it.
+    header_digest, _ = list_header_digests(program_txt)
+    if manifests is not None and named_digests != manifests.keys():
         yield Problem(layout.COMPILE_SH, "does not name exactly the include directories beside it")
-    if headers is not None and headers not in named:
-        yield Problem(layout.COMPILE_SH, f"does not name {layout.INCLUDE}/{headers}")
-    launchers = sorted(named - {headers})
+    if header_digest is not None and header_digest not in named_digests:
+        yield Problem(layout.COMPILE_SH, f"does not name {layout.INCLUDE}/{header_digest}")
+    launcher_digests = sorted(named_digests - {header_digest})
     # A pipeline with a launcher has one directory for it, and no other.
     max_launchers = 1 if pipeline.launcher.is_there else 0
-    if len(launchers) > max_launchers:
-        yield Problem(f"{layout.INCLUDE}/{launchers[-1]}", "is not a directory that it can have")
+    if len(launcher_digests) > max_launchers:
+        surplus_directory = f"{layout.INCLUDE}/{launcher_digests[-1]}"
+        yield Problem(surplus_directory, "is not a directory that it can have")
         return
     if manifests is None:
         return
-    source = parse_section(options_txt, "generated").get(LAUNCHER)
-    # The digest of the headers' directory follows from program.txt: its files do, too.
-    for digest in launchers:
+    launcher_sha256 = parse_section(options_txt, "generated").get(LAUNCHER)
+    # Only launchers' directories: program.txt has the digest of the headers' directory, which
+    # covers all files in that one.
+    for digest in launcher_digests:
         members = parse_manifest(manifests.get(digest, b""))
         directory = f"{layout.INCLUDE}/{digest}"
         for name in sorted(members.keys() - _LAUNCHER_FILES):
             yield Problem(f"{directory}/{name}", "is not a file that a launcher has")
-        if members.get(LAUNCHER) != source:
+        if members.get(LAUNCHER) != launcher_sha256:
             message = f"is not the one that {layout.OPTIONS_TXT} names"
             yield Problem(f"{directory}/{LAUNCHER}", message)
 
@@ -267,11 +271,13 @@ def _check_code(
     files: Mapping[str, Content], meta: Mapping[str, Any], pipeline: Pipeline
 ) -> Iterator[Problem]:
     """Yield the facts of meta.json on the code that neither product nor log shows."""
-    # The log is believed: only a compile shows what the compilers print. It must agree, no more.
+    # The log is believed, since only a compile shows what the compilers print: meta.json need only
+    # agree with it.
     log = _get_bytes(files, layout.LOG) or b""
     kernels = list_kernel_rows(parse_ptxas(log.decode("utf-8", "replace")))
     built = meta["status"] == Status.BUILT
-    # A step that failed may have reported kernels before it did; then none is recorded.
+    # Steps before the one that failed may have reported kernels: the log then has some, and
+    # meta.json has none.
     if meta["kernels"] != kernels and (built or meta["kernels"]):
         yield Problem(layout.META, "does not have the kernels that the compilers reported")
     if not built:

@@ -88,8 +88,9 @@ def read_dump(path: str, part: str) -> str:
     import glob  # for people only
 
     paths = sorted(glob.glob(f"{glob.escape(path)}/module/ir/*.{part}"))
-    heads = [f"// {os.path.basename(file)}\n" if len(paths) > 1 else "" for file in paths]
-    return "".join(h + read_text(file, "replace") for h, file in zip(heads, paths, strict=True))
+    if len(paths) == 1:
+        return read_text(paths[0], "replace")
+    return "".join(f"// {os.path.basename(f)}\n{read_text(f, 'replace')}" for f in paths)
 
 
 def read_meta(path: str, program: str) -> dict[str, Any]:
@@ -178,8 +179,10 @@ def find_meta_problem(meta: Mapping[str, Any], program: str) -> str | None:
     needed = [layout.PROGRAM_TXT, layout.OPTIONS_TXT]
     if meta["status"] == Status.BUILT:
         needed.append(get_product(meta).name)
-    missing = [name for name in needed if name not in files]
-    return f"it does not list {missing[0]}" if missing else None
+    for name in needed:
+        if name not in files:
+            return f"it does not list {name}"
+    return None
 
 
 def _is_file_listing(name: str, facts: object) -> bool:
@@ -315,7 +318,7 @@ class EntryBatch:
             disk.make_directory(directory)
             for name, data in (*files.items(), (layout.META, meta)):
                 make_directories(self._tree, directory, os.path.dirname(name), made_directories)
-                # As linkers do it: an entry of another machine has no modes.
+                # Archives have no modes: a library gets the mode that linkers give it.
                 mode = _choose_mode(name, is_executable=name == layout.LIBRARY)
                 path = os.path.join(directory, name)
                 if isinstance(data, bytes):
@@ -332,7 +335,8 @@ class EntryBatch:
             paths = [os.path.join(directory, name) for name in layout.list_files_below(directory)]
         self._files += paths
         # The deepest first: a name is durable only when the directory above is synced after it.
-        self._directories += sorted({os.path.dirname(path) for path in paths}, reverse=True)
+        file_directories = {os.path.dirname(path) for path in paths}
+        self._directories += sorted(file_directories, reverse=True)
         self._directory_of[program] = directory
 
     def commit_programs(self) -> None:

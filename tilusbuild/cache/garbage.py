@@ -82,11 +82,14 @@ def collect_garbage(
             if _remove_entry(tree, item.name):
                 removed.append(item)
             else:
-                # Loaded since the plan: its programs and their headers stay, too.
+                # A process has loaded the script since the plan was made: the programs that the
+                # script needs, and their headers, stay, too.
                 loaded_names = _add_needed(entries, loaded_names, [item.name])
         _remove_empty_directories(tree)
-    loaded_size = sum(item.size for item in plan.removed) - sum(item.size for item in removed)
-    return replace(plan, removed=tuple(removed), kept_size=plan.kept_size + loaded_size)
+    planned_size = sum(item.size for item in plan.removed)
+    removed_size = sum(item.size for item in removed)
+    kept_size = plan.kept_size + planned_size - removed_size
+    return replace(plan, removed=tuple(removed), kept_size=kept_size)
 
 
 def _remove_empty_directories(tree: Tree) -> None:
@@ -102,26 +105,32 @@ def _plan_collection(
     """Return what a collection is to remove, private directories of killed processes last, and the
     graph of all entries. Changes nothing. Raises as `collect_garbage`."""
     entries = _read_entry_graph(tree)
-    rooted = _find_rooted(tree, entries)
-    # A loaded script is one whose lock `read` a process shares.
+    rooted_names = _find_rooted(tree, entries)
+    loaded_scripts = []
     with wrap_oserror(tree.locks.path):
-        scripts = (name for name in entries.sizes if name.startswith(f"{layout.SCRIPTS}/"))
-        locks = {name: LockName("read", name.rpartition("/")[2]) for name in scripts}
-        # Roots are not asked: each costs a system call, and they stay anyway.
-        read = [n for n in locks if n not in rooted and not tree.locks.is_lock_free(locks[n])]
-        abandoned = list_abandoned(tree)
-    selection = _select_garbage(entries, _add_needed(entries, rooted, read), older_than, max_size)
-    items = tuple(
-        GarbageItem(name, layout.measure_files(tree.path(name))[0], 0.0) for name in abandoned
+        for name in entries.sizes:
+            # The lock of a root is not tried: a root stays anyway, and each costs a system call.
+            if not name.startswith(f"{layout.SCRIPTS}/") or name in rooted_names:
+                continue
+            # A process that has loaded a script shares its lock `read`.
+            digest = name.rpartition("/")[2]
+            if not tree.locks.is_lock_free(LockName("read", digest)):
+                loaded_scripts.append(name)
+        abandoned_directories = list_abandoned(tree)
+    kept_names = _add_needed(entries, rooted_names, loaded_scripts)
+    selection = _select_garbage(entries, kept_names, older_than, max_size)
+    abandoned_items = tuple(
+        GarbageItem(name, layout.measure_files(tree.path(name))[0], 0.0)
+        for name in abandoned_directories
     )
-    return replace(selection, removed=(*selection.removed, *items)), entries
+    return replace(selection, removed=(*selection.removed, *abandoned_items)), entries
 
 
 def _remove_entry(tree: Tree, name: str) -> bool:
     """Remove an entry; return False for a script that a process has loaded meanwhile."""
     parent, _, digest = name.rpartition("/")
-    # It is in `staging` already, where no reader looks.
     if parent == layout.STAGING:
+        # No reader looks into `staging`, so the directory need not be moved out of sight first.
         tree.disk.remove_tree(tree.path(name))
     elif parent.startswith(f"{layout.SCRIPTS}/"):
         return remove_unread(tree, parent.removeprefix(f"{layout.SCRIPTS}/"), digest)
@@ -193,53 +202,60 @@ def _select_garbage(
 ) -> GarbageReport:
     """Return the entries to remove, scripts first, and the size of the others. `rooted` has the
     names that stay; the other arguments are those of `collect_garbage`."""
-    # A clock that was set back gives no negative ages.
     now = time.time()
-    rank = {layout.SCRIPTS: 0, layout.PROGRAMS: 1, layout.INCLUDE: 2}
+    removal_rank = {layout.SCRIPTS: 0, layout.PROGRAMS: 1, layout.INCLUDE: 2}
     candidates = [
+        # 0.0: after the clock was set back, an entry may have a time in the future.
         GarbageItem(name, size, max(0.0, now - entries.times[name]))
         for name, size in entries.sizes.items()
         if name not in rooted
     ]
-    # Of one age, a script goes before its programs: with `max_size` not only its programs go.
-    candidates.sort(key=lambda i: (-i.age, rank[i.name.partition("/")[0]], i.name))
+
+    def get_rank(item: GarbageItem) -> int:
+        return removal_rank[item.name.partition("/")[0]]
+
+    # The oldest first. Of one age, a script comes before its programs: else `max_size` could remove
+    # programs and keep the script that needs them.
+    candidates.sort(key=lambda item: (-item.age, get_rank(item), item.name))
     total = sum(entries.sizes.values())
     removed = []
     has_no_rule = older_than is None and max_size is None
     for item in candidates:
-        # By what remains: an entry that goes for its age makes room, too.
+        # `total` is what remains: an entry that is removed for its age makes room, too.
         too_old = older_than is not None and item.age > older_than
         too_much = max_size is not None and total > max_size
         if has_no_rule or too_old or too_much:
             removed.append(item)
             total -= item.size
     # Scripts first, whatever their age: no link may point to a removed program.
-    removed.sort(key=lambda i: rank[i.name.partition("/")[0]])
+    removed.sort(key=get_rank)
     return GarbageReport(tuple(removed), total)
 
 
 def _read_entry_graph(tree: Tree) -> _EntryGraph:
-    """Return all entries of the cache, which `gc` names by their paths in it. A script that cannot
-    be read needs no programs."""
+    """Return the cache's entries by relative path: size, time, and the entries that each needs.
+
+    An entry is as recent as the newest entry that needs it. A script that cannot be read needs no
+    programs.
+    """
     entries = _EntryGraph({}, {}, {})
     for directory, digest in list_script_entries(tree):
         name = f"{layout.SCRIPTS}/{directory}/{digest}"
         try:
             programs = read_script_txt(tree.path(name), digest).programs
         except (FileNotFoundError, CorruptFileError):
-            programs = ()  # garbage, unless it is a root, which `_find_rooted` refuses
+            # Such a script is garbage; if it is a root, `_find_rooted` raises an error.
+            programs = ()
         _add_entry(tree, entries, name, [f"{layout.PROGRAMS}/{program}" for program in programs])
     for program in list_entries(tree, layout.PROGRAMS):
         name = f"{layout.PROGRAMS}/{program}"
-        _add_entry(
-            tree,
-            entries,
-            name,
-            [f"{layout.INCLUDE}/{d}" for d in read_header_digests(tree.path(name))],
-        )
+        header_digests = read_header_digests(tree.path(name))
+        _add_entry(tree, entries, name, [f"{layout.INCLUDE}/{d}" for d in header_digests])
     for digest in list_entries(tree, layout.INCLUDE):
         _add_entry(tree, entries, f"{layout.INCLUDE}/{digest}", [])
-    for name in entries.sizes:  # scripts come before programs, programs before headers
+    # A script passes its time on to its programs, and these to their headers: `sizes` has the
+    # scripts first and the headers last, so a program has its final time before it passes it on.
+    for name in entries.sizes:
         for needed in entries.needs[name]:
             if needed in entries.times:
                 entries.times[needed] = max(entries.times[needed], entries.times[name])
@@ -318,7 +334,7 @@ def list_script_entries(tree: Tree) -> list[tuple[str, str]]:
 def list_abandoned(tree: Tree) -> list[str]:
     """Return the names of the private directories without a holder, which killed processes left.
     Raises `OSError`."""
-    # A lock that is free proves it: a living owner holds the lock of its directory.
+    # A living owner holds the lock of its directory: a free lock proves that the owner was killed.
     return [
         f"{layout.STAGING}/{name}"
         for name in filter(layout.is_staging, tree.list_names(layout.STAGING))

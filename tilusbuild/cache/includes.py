@@ -28,10 +28,12 @@ from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.state.files import sha256_bytes, sha256_file
 from tilusbuild.state.stamp import read_stamp
 
-# Files of a directory that shares: writing fewer is faster than reading other manifests.
+# A directory with fewer files shares none: writing them is faster than reading other manifests.
 _MIN_SHARING_FILES = 16
 # Directories that are searched for files to share, the latest first.
 _MAX_SEARCHED = 16
+# A line of `sha256sum`, with a backslash in front if the name has escapes:
+#     0f3c…e2  include/cute/tensor.hpp
 _LINE = re.compile(rb"(\\?)([0-9a-f]{64})  ([^\n]+)\n")
 _UNESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
 
@@ -45,9 +47,8 @@ def parse_manifest(data: bytes) -> dict[str, str]:
         if line is None:
             raise CorruptFileError(f"{layout.MANIFEST} is malformed")
         backslash, digest, name = line.groups()
-        # As `sha256sum` does: a line with a backslash in front has an escaped name.
         if backslash:
-            name = re.sub(rb"\\[\\nr]", lambda m: _UNESCAPES[m.group()], name)
+            name = re.sub(rb"\\[\\nr]", lambda match: _UNESCAPES[match.group()], name)
         decoded = os.fsdecode(name)
         if not layout.is_inside(decoded):
             raise CorruptFileError(f"{layout.MANIFEST} names {decoded!r}")
@@ -85,12 +86,13 @@ def check_headers(
         manifest_digests = parse_manifest(manifest)
     except CorruptFileError as error:
         return [Problem(layout.MANIFEST, str(error))]
-    names = digests.keys() - {layout.MANIFEST}
-    problems = [Problem(name, "is not in the manifest") for name in names - manifest_digests.keys()]
-    problems += [Problem(name, "is missing") for name in manifest_digests.keys() - names]
+    present_names = digests.keys() - {layout.MANIFEST}
+    listed_names = manifest_digests.keys()
+    problems = [Problem(name, "is not in the manifest") for name in present_names - listed_names]
+    problems += [Problem(name, "is missing") for name in listed_names - present_names]
     problems += [
         Problem(name, "was modified")
-        for name in names & manifest_digests.keys()
+        for name in present_names & listed_names
         if digests[name] not in (None, manifest_digests[name])
     ]
     return sorted(problems)
@@ -109,18 +111,19 @@ def check_include(path: str, digest: str, *, deep: bool = True) -> list[Problem]
         manifest = None
     except NotAFileError as error:
         return [Problem(layout.MANIFEST, str(error))]
-    irregular = []
+    irregular_files = []
     for name in digests:
         mode = os.lstat(os.path.join(path, name)).st_mode
         if not stat.S_ISREG(mode):
             message = "is a link" if stat.S_ISLNK(mode) else "is not a regular file"
-            irregular.append(Problem(name, message))
+            irregular_files.append(Problem(name, message))
         elif deep:
             digests[name] = sha256_file(os.path.join(path, name))
     problems = check_headers(digest, manifest, digests)
     # A file that the manifest does not list has one problem, not two.
-    named = {problem.name for problem in problems}
-    return sorted(problems + [defect for defect in irregular if defect.name not in named])
+    unlisted_names = {problem.name for problem in problems}
+    problems += [problem for problem in irregular_files if problem.name not in unlisted_names]
+    return sorted(problems)
 
 
 def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -> str:
@@ -142,7 +145,7 @@ def publish_include(tree: Tree, digest: str, files: Mapping[str, bytes | str]) -
         raise ValueError(str(error)) from None
     if files.keys() - {layout.MANIFEST} != digests.keys():
         raise ValueError("the manifest does not list these files")
-    # So that two builders do not write 26 MB each.
+    # The lock keeps two builders from writing the same 26 MB.
     with tree.hold_locks(LockName("include", digest)):
         # Another process may have made it while this one waited for the lock.
         if not is_include_whole(path, digest):
@@ -171,18 +174,17 @@ def _write_include(
         private = tree.make_private()
         try:
             directories = {""}
-            known_files = _find_known_files(tree, digests)
+            shareable_files = _find_shareable_files(tree, digests)
             for name, file_digest in digests.items():
                 make_directories(tree, private.path, os.path.dirname(name), directories)
                 new_file = os.path.join(private.path, name)
-                known_file = known_files.get(file_digest)
-                if known_file is None or not _share_file(tree, known_file, new_file, file_digest):
+                shareable = shareable_files.get(file_digest)
+                if shareable is None or not _share_file(tree, shareable, new_file, file_digest):
                     tree.disk.write_file(new_file, _read_content(files[name], file_digest))
             manifest = os.path.join(private.path, layout.MANIFEST)
             tree.disk.write_file(manifest, _read_content(files[layout.MANIFEST], digest))
-            tree.disk.sync_files(
-                [manifest, *(os.path.join(private.path, name) for name in digests)]
-            )
+            new_files = [os.path.join(private.path, name) for name in digests]
+            tree.disk.sync_files([manifest, *new_files])
             # The deepest first: a directory's name is durable only when its parent is synced.
             for directory in sorted(directories, reverse=True):
                 tree.disk.sync_directory(os.path.join(private.path, directory))
@@ -191,7 +193,7 @@ def _write_include(
             private.discard()
 
 
-def _find_known_files(tree: Tree, digests: Mapping[str, str]) -> dict[str, str]:
+def _find_shareable_files(tree: Tree, digests: Mapping[str, str]) -> dict[str, str]:
     """Return the paths of files with these contents in the latest header directories, by digest.
 
     `digests` has the digest of each file by name. A digest without such a file is left out; with
@@ -199,24 +201,25 @@ def _find_known_files(tree: Tree, digests: Mapping[str, str]) -> dict[str, str]:
     """
     if len(digests) < _MIN_SHARING_FILES:
         return {}
-    missing = set(digests.values())
-    latest = sorted(
+    missing_digests = set(digests.values())
+    latest_first = sorted(
         (tree.include_path(digest) for digest in tree.list_names(layout.INCLUDE)),
         key=lambda path: read_stamp(path).mtime,
         reverse=True,
     )
-    path_of: dict[str, str] = {}
+    path_of_digest: dict[str, str] = {}
     # Edits of one project follow each other: the latest directories have most files in common.
-    for path in latest[:_MAX_SEARCHED]:
+    for path in latest_first[:_MAX_SEARCHED]:
         try:
-            other_digests = parse_manifest(read_bytes(os.path.join(path, layout.MANIFEST)))
-            names = set(layout.list_files_below(path))
+            digest_of_name = parse_manifest(read_bytes(os.path.join(path, layout.MANIFEST)))
+            present_names = set(layout.list_files_below(path))
         except (OSError, NotAFileError, CorruptFileError):
             continue
-        equal = {digest: name for name, digest in other_digests.items() if digest in missing}
-        path_of.update({d: os.path.join(path, n) for d, n in equal.items() if n in names})
-        missing -= path_of.keys()
-    return path_of
+        for name, digest in digest_of_name.items():
+            if digest in missing_digests and name in present_names:
+                path_of_digest[digest] = os.path.join(path, name)
+        missing_digests -= path_of_digest.keys()
+    return path_of_digest
 
 
 def _share_file(tree: Tree, existing: str, path: str, digest: str) -> bool:

@@ -76,7 +76,7 @@ def record_build(
     replace: bool = True,
     before_write: Callable[[], None] = lambda: None,
 ) -> None:
-    """Record the scripts of a project's build in the index; do nothing if it has them.
+    """Record the scripts of a project's build in the index; do nothing if they are recorded.
 
     `before_write` is called under the lock that keeps `gc` away, so that it can make missing
     scripts again. Without `replace`, for a build of a part, the scripts are added; each replaces an
@@ -84,11 +84,9 @@ def record_build(
     damaged index is made again. Raises `CacheError`.
     """
     projects = _read_or_begin_index(tree)
+    merged = _merge_build(tree, projects, manifest, name, scripts, replace)
     # Compared without the lock: most builds change nothing, and must not wait for a collection.
-    if (
-        os.path.exists(tree.path(layout.INDEX))
-        and _merge_build(tree, projects, manifest, name, scripts, replace) == projects
-    ):
+    if merged == projects and os.path.exists(tree.path(layout.INDEX)):
         return
     with (
         tree.hold_locks(LockName("use", shared=True), LockName("index")),
@@ -109,8 +107,9 @@ def forget_projects(tree: Tree, manifests: Sequence[str]) -> None:
         tree.hold_locks(LockName("use", shared=True), LockName("index")),
         wrap_oserror(tree.path(layout.INDEX)),
     ):
+        # A damaged index is an error: one that is made again would list every script, also those
+        # of the projects to forget.
         projects = read_index(tree)
-        # A damaged index raises here: made again, it would list what was just forgotten.
         remaining = {path: project for path, project in projects.items() if path not in manifests}
         if remaining != projects:
             tree.put_file(tree.path(layout.INDEX), _seal_index(remaining))
@@ -123,7 +122,7 @@ def _read_or_begin_index(tree: Tree) -> dict[str, BuiltProject]:
             return read_index(tree)
     except CorruptFileError:
         pass
-    # One without programs would be a root that cannot be kept, which ends each collection.
+    # Scripts without programs are left out: `gc` raises an error for such a root.
     scripts = tuple(
         (name, digest) for name, digest, text in _read_script_texts(tree) if text.programs
     )
@@ -152,30 +151,32 @@ def _merge_build(
 ) -> dict[str, BuiltProject]:
     """Return the projects with these scripts added to the project of `manifest`, or, with
     `replace`, in the place of all that it had."""
-    before = () if replace or manifest not in projects else projects[manifest].scripts
-    project = BuiltProject(name, tuple(sorted(_merge_scripts(tree, before, scripts))))
+    earlier_scripts = () if replace or manifest not in projects else projects[manifest].scripts
+    project = BuiltProject(name, tuple(sorted(_merge_scripts(tree, earlier_scripts, scripts))))
     return _drop_scripts_listed_twice({**projects, manifest: project})
 
 
 def _merge_scripts(
-    tree: Tree, before: Sequence[tuple[str, str]], scripts: Sequence[tuple[str, str]]
+    tree: Tree, earlier_scripts: Sequence[tuple[str, str]], scripts: Sequence[tuple[str, str]]
 ) -> set[tuple[str, str]]:
-    """Return the scripts of a project after a build of some: those of `before`, and `scripts`.
+    """Return the scripts of a project after a build of some: `earlier_scripts`, and `scripts`.
 
-    Of two scripts of one instance only one stays: the new one, or the one of `before` if it has all
+    Of two scripts of one instance only one stays: the new one, or the earlier one if it has all
     programs of the new one, as a build of a higher level has. Raises as `read_script_txt`.
     """
-    # Without earlier scripts nothing is replaced, and no script.txt is read.
-    newer = {_identify_instance(tree, script): script for script in scripts} if before else {}
     merged = set(scripts)
-    for script in before:
-        # A script that cannot be read is of no known instance: it replaces none, and stays.
-        instance = _identify_instance(tree, script)
-        new = None if instance is None else newer.get(instance)
+    if not earlier_scripts:
+        return merged  # nothing is replaced, so no script.txt need be read
+    script_of_instance = {_identify_instance(tree, script): script for script in scripts}
+    for earlier in earlier_scripts:
+        instance = _identify_instance(tree, earlier)
+        # The instance of a script that cannot be read is unknown: the script stays.
+        new = None if instance is None else script_of_instance.get(instance)
         if new is None:
-            merged.add(script)
-        elif _read_programs(tree, new) <= _read_programs(tree, script):
-            merged = (merged - {new}) | {script}
+            merged.add(earlier)
+        elif _read_programs(tree, new) <= _read_programs(tree, earlier):
+            merged.discard(new)
+            merged.add(earlier)
     return merged
 
 
@@ -210,8 +211,9 @@ def _parse_projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
         raise CorruptFileError(f"it is malformed: {error}") from None
     # Names become paths that `gc` removes: none may lead out of the tree.
     for path, project in projects.items():
-        if not all(layout.is_script_directory(f) and layout.is_hash(d) for f, d in project.scripts):
-            raise CorruptFileError(f"its entry for {path!r} is malformed")
+        for directory, digest in project.scripts:
+            if not (layout.is_script_directory(directory) and layout.is_hash(digest)):
+                raise CorruptFileError(f"its entry for {path!r} is malformed")
     return projects
 
 
@@ -305,15 +307,12 @@ def _read_script_texts(tree: Tree) -> Iterator[tuple[str, str, ScriptText]]:
     for directory in tree.list_names(layout.SCRIPTS):
         for digest in filter(layout.is_hash, tree.list_names(layout.SCRIPTS, directory)):
             with suppress(FileNotFoundError, CorruptFileError):
-                yield (
-                    directory,
-                    digest,
-                    read_script_txt(tree.script_path(directory, digest), digest),
-                )
+                text = read_script_txt(tree.script_path(directory, digest), digest)
+                yield directory, digest, text
 
 
-def _make_listings(tree: Tree, known_entries: dict[str, Entry | None]) -> Iterator[ScriptListing]:
-    """Yield every readable script directory, sorted. `known_entries` has entries by program; those
+def _make_listings(tree: Tree, entry_cache: dict[str, Entry | None]) -> Iterator[ScriptListing]:
+    """Yield every readable script directory, sorted. `entry_cache` has entries by program; entries
     that are looked up here are added to it."""
     for directory, digest, script_txt in _read_script_texts(tree):
         try:
@@ -324,9 +323,9 @@ def _make_listings(tree: Tree, known_entries: dict[str, Entry | None]) -> Iterat
         size = 0
         for program in dict.fromkeys(script_txt.programs):
             # Scripts of two levels share programs: each is looked up once.
-            if program not in known_entries:
-                known_entries[program] = lookup_entry(tree, program)
-            entry = known_entries[program]
+            if program not in entry_cache:
+                entry_cache[program] = lookup_entry(tree, program)
+            entry = entry_cache[program]
             counts[entry.status if entry else Status.MISSING] += 1
             size += entry.size if entry else 0
         yield ScriptListing(
@@ -349,9 +348,10 @@ def find_instances(cache: Tree, word: str, target: str | None = None) -> list[Sc
     scripts = list_scripts(cache)
     name = parse_word(word)
     listings = [listing for listing in scripts if name.matches_script(listing.script)]
-    # The name of a script with several kernels means all of its scripts NAME.KERNEL.
-    prefix = f"{name.script}."
-    listings = listings or [listing for listing in scripts if listing.script.startswith(prefix)]
+    if not listings:
+        # The name of a script with several kernels means all of its scripts NAME.KERNEL.
+        prefix = f"{name.script}."
+        listings = [listing for listing in scripts if listing.script.startswith(prefix)]
     if not listings:
         hint = did_you_mean(name.script, {listing.script for listing in scripts})
         raise input_error(f'no script "{name.script}" in {cache.root}', hint=hint)
@@ -396,17 +396,17 @@ def find_program(cache: Tree, word: str, target: str | None = None) -> str:
     try:
         scripts = find_instances(cache, word, target)
     except InputError:
-        # A name has precedence: "feed" may be a script.
+        # Only now is the word read as digits: "feed" may be the name of a script.
         if not _DIGITS.fullmatch(word):
             raise
         matches = find_programs(cache, word)
         if len(matches) == 1:
             return matches[0]
-        count = f"{len(matches)} programs start"
+        problem = f"{len(matches)} programs start"
         if not matches:
-            count = "no script has this name; no program starts"
+            problem = "no script has this name; no program starts"
         hint = "name one as SCRIPT/I, or by the first digits of its hash"
-        raise input_error(f'{count} with "{word}"', hint=hint) from None
+        raise input_error(f'{problem} with "{word}"', hint=hint) from None
     label_of_program: dict[str, str] = {}
     for script in scripts:
         for number in find_numbers(cache, word, script):

@@ -135,10 +135,10 @@ def measure_files(path: str) -> tuple[int, float]:
     except OSError:
         names = []
     for name in ["", *names]:
-        # Joined with "" a path ends with a slash, through which even `lstat` follows a link.
+        # `path` joined with "" ends with a slash, and `lstat` follows a link before a slash.
         status = try_stat(os.path.join(path, name).rstrip("/"), follow=False)
         if status is not None:
-            # "" stands for `path`, whose own size is not one of a file below it.
-            size += status.st_size if name else 0
+            if name:  # "" stands for `path` itself, which is not a file below it
+                size += status.st_size
             latest = max(latest, status.st_mtime)
     return size, latest

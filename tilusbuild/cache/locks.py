@@ -77,7 +77,8 @@ class Locks:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except OSError as error:
-            # EBADF: over NFS, a file that we may only read.
+            # Over NFS, a file that is open for reading cannot be locked exclusively: EBADF. Whether
+            # a process holds the lock is unknown then, so the entry must not count as free.
             if _is_held_elsewhere(error) or error.errno == errno.EBADF:
                 return False
             raise
@@ -97,7 +98,8 @@ class Locks:
                 opened.callback(_release_handle, handle)
                 if not lock_file(handle, shared=name.shared, wait=wait):
                     return False
-                # Not so if the cache was deleted and made again during the wait.
+                # If the cache was deleted and made again during the wait, the path has another
+                # file. A lock on the old one excludes nobody, so the new one is opened.
                 if self._is_current_file(handle, name):
                     stack.push(opened.pop_all())
                     return True
@@ -112,7 +114,9 @@ class Locks:
         try:
             return open_regular(path, flags, follow=False)
         except OSError:
-            # In a cache that this process may only read, an existing file can still be shared.
+            # In a cache that this process may only read, an existing file can still be shared. A
+            # lock that is to be taken exclusively needs a file that is open for writing;
+            # `is_lock_free`, which passes no O_CREAT, only asks.
             if not name.shared and flags & os.O_CREAT:
                 raise
             with suppress(FileNotFoundError):

@@ -115,7 +115,7 @@ class _Merge:
         """Copy the programs that `cache` misses, and add refused ones to the result. Raises
         `CacheError`."""
         for program in list_programs(self._source):
-            # As a compile does, so that no program is compiled and copied at the same time.
+            # A compile takes this lock, too: no program is compiled and copied at the same time.
             with self._cache.lock_program(program):
                 problem = self._copy_program(program)
             if problem is not None:
@@ -181,15 +181,17 @@ class _Merge:
         except CorruptFileError as error:
             self._add_refusal(layout.INDEX, str(error))
             return
-        own_manifest, own_name = project or (None, None)
+        project_manifest, project_name = project or (None, None)
         for manifest, built in index.items():
             scripts = [script for script in built.scripts if self._copy_script(*script)]
-            root = manifest
-            if own_manifest is not None and built.name == own_name:
-                root = own_manifest
-            # Added to those of builds here; a later build of the project replaces all.
+            if project_manifest is not None and built.name == project_name:
+                recorded_manifest = project_manifest
+            else:
+                recorded_manifest = manifest
+            # `replace=False`: the scripts of builds in this cache stay. A later build of the
+            # project replaces all.
             if scripts:
-                record_build(self._cache, root, built.name, scripts, replace=False)
+                record_build(self._cache, recorded_manifest, built.name, scripts, replace=False)
             self._result.scripts += len(scripts)
 
     def _copy_script(self, directory: str, digest: str) -> bool:
@@ -199,29 +201,29 @@ class _Merge:
         scripts and measurements are added to the result.
         """
         name = f"{layout.SCRIPTS}/{directory}/{digest}"
-        path = self._source.script_path(directory, digest)
-        target = self._cache.script_path(directory, digest)
+        source_path = self._source.script_path(directory, digest)
+        cache_path = self._cache.script_path(directory, digest)
         try:
-            text = read_script_txt(path, digest)
-            # Only checked here: a damaged description or table must not replace a good one.
-            if os.path.lexists(os.path.join(path, layout.SCRIPT_JSON)):
-                read_dispatch_table(script_json.read_script(path))
-            files = _read_files(path, _DESCRIPTION.__contains__)
-            measurements = _read_files(path, _is_measurement)
-            exists = os.path.isdir(target)
-            own_measurements = _read_files(target, _is_measurement) if exists else {}
+            text = read_script_txt(source_path, digest)
+            # Read for the errors only: a damaged description or table must not replace a good one.
+            if os.path.lexists(os.path.join(source_path, layout.SCRIPT_JSON)):
+                read_dispatch_table(script_json.read_script(source_path))
+            files = _read_files(source_path, _DESCRIPTION.__contains__)
+            measurements = _read_files(source_path, _is_measurement)
+            is_in_cache = os.path.isdir(cache_path)
+            cache_measurements = _read_files(cache_path, _is_measurement) if is_in_cache else {}
         except (LoadError, CorruptFileError, OSError) as error:
             self._add_refusal(name, str(error))
             return False
-        if own_measurements and any(
-            own_measurements.get(name) != data for name, data in measurements.items()
-        ):
+        differs = any(cache_measurements.get(name) != data for name, data in measurements.items())
+        if cache_measurements and differs:
             message = f"was tuned in {self._cache.root}, too, which keeps its own measurements"
             self._result.measurements.append(MergeProblem(self._source.root, name, message))
-        if not own_measurements:
+        if not cache_measurements:
             files |= measurements
-        if exists:
-            # The others follow from the programs of this cache: the next build writes them.
+        if is_in_cache:
+            # Only measurements are added to a script that the cache has: its other files follow
+            # from the programs of this cache, and the next build writes them.
             files = {name: data for name, data in files.items() if name in measurements}
         links = collect_links(self._cache, text.numbered)
         write_script(self._cache, directory, digest, files, links)
@@ -236,13 +238,14 @@ def _find_difference(cache: Tree, existing: Entry, meta: Mapping[str, Any]) -> P
     of them has does not count."""
     if existing.status != meta["status"]:
         return Problem(layout.META, f"is {meta['status']}, and {existing.status} in {cache.root}")
-    digests = {name: digest for name, _, digest in list_meta_files(existing.meta)}
+    existing_digests = {name: digest for name, _, digest in list_meta_files(existing.meta)}
     for name, _, digest in list_meta_files(meta):
-        if digests.get(name, digest) != digest:
+        existing_digest = existing_digests.get(name)
+        if existing_digest is not None and existing_digest != digest:
             return Problem(
                 name,
                 "was not reproduced: the same inputs gave other bytes: sha256"
-                f" {digest[:12]}…, and {digests[name][:12]}… in {cache.root}",
+                f" {digest[:12]}…, and {existing_digest[:12]}… in {cache.root}",
             )
     return None
 
@@ -276,8 +279,8 @@ def _append_tuning_logs(cache: Tree, tree: Tree, result: MergeResult) -> None:
             result.measurements.append(MergeProblem(tree.root, file, str(error)))
             continue
         lines = _split_lines(try_read_bytes(target) or b"")
-        known_lines = set(lines)
-        if new_lines := [line for line in samples if line not in known_lines]:
+        present_lines = set(lines)
+        if new_lines := [line for line in samples if line not in present_lines]:
             with wrap_oserror(target):
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 write_atomic(target, b"".join(line + b"\n" for line in (*lines, *new_lines)))

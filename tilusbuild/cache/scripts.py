@@ -30,6 +30,7 @@ from tilusbuild.state.files import sha256_text
 from tilusbuild.status import RECORDED, Status
 from tilusbuild.table import Cell, format_table
 
+# A line of `[programs]`: "12 9f86d081…", the program's number and its hash.
 _PROGRAM = re.compile(r"(0|[1-9]\d{0,99}) ([0-9a-f]{64})", re.ASCII)
 
 
@@ -81,7 +82,11 @@ def _parse_constant(text: str) -> Value:
 
 
 def parse_script_txt(text: str) -> ScriptText:
-    """Parse the text of a script.txt. Raises `CorruptFileError`."""
+    """Parse the text of a script.txt. Raises `CorruptFileError`.
+
+    It begins with lines such as `script = "gemm"`. The section `[params]` has lines such as
+    `dtype = "f16"`, and `[programs]` a line with number and hash for each program.
+    """
     head: dict[str, str] = {}
     section = ""
     programs: dict[int, str] = {}
@@ -190,7 +195,8 @@ def _make_directory(
 ) -> None:
     """Write a new script's directory in private, sync it, and move it to `path`. Raises
     `OSError`."""
-    # Now, as a process that may only read the cache cannot make the file when it loads the script.
+    # Readers lock this file when they load the script. It is made now, since a process that may
+    # only read the cache cannot make it.
     tree.locks.make_lock_file(LockName("read", digest))
     tree.disk.make_directory(os.path.dirname(path))
     private = tree.make_private(is_waited_for=False)

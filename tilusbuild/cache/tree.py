@@ -98,7 +98,7 @@ class Tree:
         except (OSError, ValueError) as error:
             raise self._make_unusable_error(error) from None
         if not self._is_marked():
-            # Other programs' files are expected there, and do not make it another directory.
+            # A directory that programs share may be a cache whatever files of others are in it.
             if layout.is_shared_default(self.root):
                 names &= layout.TOP
             if self._is_half_made(names):
@@ -285,9 +285,9 @@ class Tree:
         # A convenient moment to remove what killed builders left: once in a process.
         self.sweep_staging()
         with wrap_oserror(self.path(layout.STAGING)):
-            locks = self.locks.take_locks(
-                *([LockName("use", shared=True)] if is_waited_for else [])
-            )
+            # A collection takes `use` exclusively, and so waits for those who share it.
+            names = [LockName("use", shared=True)] if is_waited_for else []
+            locks = self.locks.take_locks(*names)
             assert locks is not None  # noqa: S101 - it waits
             try:
                 path = self._make_staging_directory(locks)
@@ -302,7 +302,7 @@ class Tree:
         while True:
             name = os.urandom(10).hex()  # 20 digits, as `layout.is_staging` expects
             lock = self.locks.take_locks(LockName("stage", name), wait=False)
-            # Names share lock files: one that another process holds only means another name.
+            # Names share lock files: if another process holds this one, the next name is tried.
             if lock is not None:
                 locks.push(lock)
                 path = self.path(layout.STAGING, name)

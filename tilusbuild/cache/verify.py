@@ -35,8 +35,8 @@ from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
 TUNE = "correct it; or delete it, and tune again"
-# Enough, unless builds replace one entry again and again while it is read.
-_CHECKS = 3
+# Times that an entry is checked, if a build replaces it during each check but the last.
+_MAX_CHECKS = 3
 
 
 class CacheProblem(Struct, frozen=True):
@@ -132,16 +132,16 @@ def _check_until_stable(
     `in_parts`: a repair removes the file that has a problem, and not all of the entry.
     """
     problems: list[Problem] = []
-    for _ in range(_CHECKS):
-        # A `clear` or a new build replaces the entry at any time, and files are missing then.
-        before = read_stamp(path)
+    for _ in range(_MAX_CHECKS):
+        stamp_before = read_stamp(path)
         try:
             problems = list(check())
         except FileNotFoundError:
+            # A `clear` or a build has removed files during the check.
             problems = []
         except (CorruptFileError, OSError) as error:
             problems = [Problem("", str(error))]
-        if read_stamp(path) == before:
+        if read_stamp(path) == stamp_before:
             break
     for name, message in problems:
         file = os.path.join(entry, name).rstrip("/")
@@ -173,8 +173,9 @@ def read_entry(
         status = os.lstat(file)
         if not stat.S_ISREG(status.st_mode):
             problems.append(Problem(name, "is not a regular file"))
-        # By its descriptor again: it may have been replaced since `lstat`.
         elif is_kept(name):
+            # The file may have been replaced since `lstat`; `read_bytes` checks the kind again, of
+            # the file that it opens.
             files[name] = read_bytes(file)
         else:
             files[name] = FileFacts(status.st_size, sha256_file(file))
@@ -192,7 +193,7 @@ def _check_scripts(tree: Tree) -> Iterator[CacheProblem]:
 def _check_script(tree: Tree, path: str, digest: str) -> Iterator[Problem]:
     """Yield the problems of the script's directory `path`: of script.json, of the dispatch table
     and of the links. Raises `CorruptFileError` for a wrong script.txt, and `OSError`."""
-    # First: without a right script.txt nothing else in the directory can be judged.
+    # Without a right script.txt nothing else in the directory can be judged: this raises.
     programs = read_script_txt(path, digest).numbered
     script_json = os.path.join(path, layout.SCRIPT_JSON)
     try:
@@ -207,9 +208,8 @@ def _check_script(tree: Tree, path: str, digest: str) -> Iterator[Problem]:
             yield Problem(part, "is a link")
             continue
         for index in sorted(os.listdir(os.path.join(path, part))):
-            message = _find_link_problem(
-                tree, os.path.join(path, part, index), part, index, programs
-            )
+            link = os.path.join(path, part, index)
+            message = _find_link_problem(tree, link, part, index, programs)
             if message is not None:
                 yield Problem(f"{part}/{index}", message)
 
@@ -248,8 +248,9 @@ def _find_link_problem(
     if not layout.is_program_number(index) or int(index) not in programs:
         return "is not the number of a schedule"
     program = programs[int(index)]
-    if target != layout.format_program_link(program):
-        return f"points to {target} instead of {layout.format_program_link(program)}"
+    expected_target = layout.format_program_link(program)
+    if target != expected_target:
+        return f"points to {target} instead of {expected_target}"
     # By sizes only: `check_program` compares the contents.
     entry = lookup_entry(tree, program)
     if entry is None:
