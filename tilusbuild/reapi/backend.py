@@ -117,8 +117,8 @@ class ReapiBackend:
         self._capabilities: reapi.ServerCapabilities | RemoteTroubleError | None = None
         self._limit = _MESSAGE - _MARGIN
         tool = reapi.ToolDetails(tool_name="tilusbuild", tool_version=__version__)
-        about = reapi.RequestMetadata(tool_details=tool, tool_invocation_id=str(uuid.uuid4()))
-        self._about = about.SerializeToString()
+        metadata = reapi.RequestMetadata(tool_details=tool, tool_invocation_id=str(uuid.uuid4()))
+        self._request_metadata = metadata.SerializeToString()
         target = urlsplit(settings.address).netloc
         self._channel: Any = (
             grpc.secure_channel(target, _load_credentials(settings), options=_OPTIONS)
@@ -147,7 +147,6 @@ class ReapiBackend:
         """Call `take` with the content of each key's file, as `Backend.fetch_files`. Results are
         asked for together, and then the contents."""
         keys_by_blob: dict[Blob, list[str]] = {}
-        # All results are under way before the first is waited for: one round trip, not sixteen.
         for key, blob in zip(keys, self._find_entry_blobs(keys), strict=True):
             if blob is not None:
                 keys_by_blob.setdefault(blob, []).append(key)
@@ -181,6 +180,7 @@ class ReapiBackend:
     def _find_entry_blobs(self, keys: Sequence[str]) -> list[Blob | None]:
         """Return the blob of each key's file; None for a key without a file."""
         self._require_capabilities()
+        # All calls are started before the first is waited for: one round trip, not sixteen.
         calls = []
         for key in keys:
             request = reapi.GetActionResultRequest(
@@ -188,10 +188,8 @@ class ReapiBackend:
                 action_digest=make_digest(make_blob(key.encode())),
             )
             calls.append(self._start_call(f"{V2}.ActionCache/GetActionResult", request))
-        return [
-            _find_entry_blob(self._finish_call(call, reapi.ActionResult, absent=True))
-            for call in calls
-        ]
+        results = [self._finish_call(call, reapi.ActionResult, absent=True) for call in calls]
+        return [_find_entry_blob(result) for result in results]
 
     def fetch_blobs(self, blobs: Collection[Blob], keep: Keep) -> None:
         """Call `keep` with the content of each blob that the server has, unchecked. Raises
@@ -221,7 +219,8 @@ class ReapiBackend:
         def keep_blob(blob: Blob, pieces: Iterable[bytes]) -> None:
             data = bytearray()
             for piece in pieces:
-                # One byte too many is kept, so that the content has another digest.
+                # Of content that is too long, one byte too many is kept: then its digest is wrong,
+                # and the caller refuses the content.
                 data += piece[: blob.size + 1 - len(data)]
                 if len(data) > blob.size:
                     break
@@ -298,7 +297,7 @@ class ReapiBackend:
                 try:
                     self._capabilities = self._ask_capabilities()
                 except RemoteTroubleError as error:
-                    # No answer now would be no answer again, and as late.
+                    # `retry=False`: the next attempt would fail alike, and take as long.
                     self._capabilities = RemoteTroubleError(str(error), retry=False)
             if isinstance(self._capabilities, RemoteTroubleError):
                 raise self._capabilities
@@ -314,10 +313,11 @@ class ReapiBackend:
         )
         if _SHA256 not in server.cache_capabilities.digest_functions:
             raise RemoteTroubleError(f"{self._settings.address} does not name content by SHA256")
-        limit = server.cache_capabilities.max_batch_total_size_bytes
-        if 0 < limit < _MESSAGE:
-            # The server counts contents, and its gRPC the whole message.
-            self._limit = max(limit - min(_MARGIN, limit // 4), _OVERHEAD * 2)
+        server_limit = server.cache_capabilities.max_batch_total_size_bytes
+        if 0 < server_limit < _MESSAGE:
+            # The server's limit is for the blobs' contents, and its gRPC counts the whole message.
+            margin = min(_MARGIN, server_limit // 4)
+            self._limit = max(server_limit - margin, _OVERHEAD * 2)
         return server
 
     def _make_metadata(self) -> list[tuple[str, str | bytes]]:
@@ -325,7 +325,7 @@ class ReapiBackend:
             (name.lower(), value) for name, value in self._credentials.collect_headers().items()
         ]
         key = "build.bazel.remote.execution.v2.requestmetadata-bin"
-        return [*headers, (key, self._about)]
+        return [*headers, (key, self._request_metadata)]
 
     def _begin_call(self, call: Callable[..., Any], data: Any, seconds: float | None = None) -> Any:
         """Start a call with the client's headers, and a timeout in seconds (by default that of the
@@ -369,7 +369,7 @@ class ReapiBackend:
             if error.code() is not grpc.StatusCode.NOT_FOUND:
                 raise self.explain_error(error) from None
         finally:
-            answers.cancel()  # of one that is too long
+            answers.cancel()  # `keep` may have stopped before the end of content that is too long
 
     def _write_stream(self, blob: Blob, data: bytes) -> None:
         """Send the content of a large blob as a stream. Raises `RemoteTroubleError`."""
@@ -387,7 +387,7 @@ class ReapiBackend:
 
         call = self._channel.stream_unary("/google.bytestream.ByteStream/Write").future
         answer = self._finish_call(self._begin_call(call, generate_requests()), reapi.WriteResponse)
-        # A server that has it already ends early, with the whole size.
+        # A server that has the blob already ends the call early, and answers with the whole size.
         if answer.committed_size != blob.size:
             raise RemoteTroubleError(f"{self._settings.address} keeps a blob in part")
 
@@ -400,20 +400,26 @@ class ReapiBackend:
         server's message where we have no text."""
         code = error.code().name
         details = clean_line(error.details() or "")
-        why = _STATUS_TEXTS.get(code) or f"it answers {code}{f': {details}' if details else ''}"
+        server_text = f": {details}" if details else ""
+        why = _STATUS_TEXTS.get(code) or f"it answers {code}{server_text}"
         if code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
             why = f"it answers {code}; {explain_credentials(self._settings)}"
         elif "CERTIFICATE_VERI" in details:  # …FY_FAILED; gRPC cuts it
             why = UNTRUSTED
-        elif self._settings.scheme == "grpcs" and details.endswith("header with status: 400"):
-            why += "" if self._settings.tls_certificate else f"; {UNKNOWN_CLIENT}"
+        elif (
+            self._settings.scheme == "grpcs"
+            and details.endswith("header with status: 400")
+            and not self._settings.tls_certificate
+        ):
+            why += f"; {UNKNOWN_CLIENT}"
         return RemoteTroubleError(f"{self._settings.address}: {why}", retry=code in _RETRIED_STATUS)
 
 
 def clean_line(text: str) -> str:
     """Return the first line of a server's text without unprintable characters, cut to
     `_MAX_LINE`."""
-    return "".join(c for c in text.partition("\n")[0][:_MAX_LINE] if c.isprintable())
+    first_line = text.partition("\n")[0][:_MAX_LINE]
+    return "".join(letter for letter in first_line if letter.isprintable())
 
 
 def describe_status(status: reapi.Status) -> str:
@@ -470,7 +476,9 @@ def parse_digest(digest: reapi.Digest) -> Blob:
 
 def _find_entry_blob(result: reapi.ActionResult | None) -> Blob | None:
     """Return the blob of the file that a result names; None for a result without one."""
-    for file in () if result is None else result.output_files:
+    if result is None:
+        return None
+    for file in result.output_files:
         if file.path == _ENTRY:
             with suppress(BlobError):
                 return parse_digest(file.digest)

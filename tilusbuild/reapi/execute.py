@@ -133,8 +133,9 @@ class RemoteExecutor:
 
     def is_ready(self) -> bool:
         """Return whether a command can run now. The first call starts the probe."""
-        with self._lock, suppress(OSError):
-            self._probe_thread = self._probe_thread or start_thread(self._probe_worker)
+        with self._lock, suppress(OSError):  # no thread can be started: the next call tries again
+            if self._probe_thread is None:
+                self._probe_thread = start_thread(self._probe_worker)
         has_room = len(self._running) < self._settings.jobs
         return bool(self._probe_passed) and has_room and not self._guard.is_broken
 
@@ -169,8 +170,8 @@ class RemoteExecutor:
         """Cancel all commands, wait for the probe (`_JOIN_SECONDS` at most), and disconnect."""
         self._guard.break_circuit(None)
         with self._lock:
-            running = list(self._running.values())
-        for action in running:
+            running_actions = list(self._running.values())
+        for action in running_actions:
             action.cancelled.set()
             if action.call is not None:
                 action.call.cancel()
@@ -184,8 +185,8 @@ class RemoteExecutor:
 
         def run_uncached(command: Command) -> CompletedCommand:
             running = RunningAction(threading.Event())
+            # Not cached: the server may have an answer of another worker.
             return self._guard.call_request(
-                # Not from the server's cache: another worker may have answered then.
                 lambda: self._run_action(command, running, cached=False)
             )
 
@@ -225,8 +226,8 @@ class RemoteExecutor:
                 raise _NoAnswerError("enough runs there")
             self._running[running.cancelled] = running
         try:
-            for again in (False, True):
-                self._upload_inputs(sources, again=again)
+            for is_second_attempt in (False, True):
+                self._upload_inputs(sources, again=is_second_attempt)
                 running.report_place(SENT, "")
                 try:
                     answer = self._operations.execute_action(request, running, command.timeout)
@@ -244,21 +245,22 @@ class RemoteExecutor:
         """Send the inputs that the server does not have. With `again`, ask it also for those that
         were sent before. Raises `RemoteTroubleError`."""
         with self._lock:
-            if again:  # the server has removed something
+            if again:  # the server has removed inputs that it had
                 self._uploaded_blobs.difference_update(sources)
-            unknown = sources.keys() - self._uploaded_blobs
-        missing = self._backend.find_missing(unknown) if unknown else ()
+            unconfirmed = sources.keys() - self._uploaded_blobs
+        missing = self._backend.find_missing(unconfirmed) if unconfirmed else ()
         for batch in split_into_batches(missing, _UPLOAD_SIZE):
             self._backend.send_blobs({blob: sources[blob] for blob in batch})
             self.executed.add_bytes(inputs=sum(blob.size for blob in batch))
         with self._lock:
-            self._uploaded_blobs |= unknown
+            self._uploaded_blobs |= unconfirmed
 
     def _read_result(self, answer: reapi.ExecuteResponse, command: Command) -> CompletedCommand:
         """Write the outputs of a command into its directory and return its status and output.
 
-        Raises `RemoteTroubleError` for a malformed answer, `_NoAnswerError` for an answer that says
-        nothing about the program, `BlobError` and `OSError`.
+        Raises `RemoteTroubleError` for a malformed answer, `BlobError` and `OSError`. Raises
+        `_NoAnswerError` for an answer that says nothing about the program: the command was killed
+        or not started, made not all outputs, or failed and printed nothing.
         """
         result = answer.result
         status = result.exit_code
@@ -270,35 +272,35 @@ class RemoteExecutor:
         # Names that were not asked for could lead anywhere.
         outputs = {file.path: file for file in result.output_files if file.path in command.outputs}
         if not timed_out:
-            silent = () if command.on_worker is None else command.on_worker.silent
-            if status in _SIGNAL_STATUS or status < 0 or status in silent:
-                # Killed, for want of memory perhaps, or not started.
+            silent_statuses = () if command.on_worker is None else command.on_worker.silent
+            if status in _SIGNAL_STATUS or status < 0 or status in silent_statuses:
+                # The command was killed, perhaps for want of memory, or was not started.
                 raise _NoAnswerError(f"{command.argv[0]} ended with status {status}")
             if status == 0 and outputs.keys() != set(command.outputs):
                 raise _NoAnswerError(f"{command.argv[0]} made no {', '.join(command.outputs)}")
         output = self._read_output(result, command.output_limit)
         if status and not output and not timed_out:
-            # A compiler prints why it fails.
+            # A compiler that fails prints why: this failure is not the compiler's.
             raise _NoAnswerError(
                 f"{command.argv[0]} failed with status {status}, and printed nothing"
             )
         targets = {os.path.join(command.cwd, path): file for path, file in outputs.items()}
-        # All before the first gets its name: the command may yet run here, and find none of them.
+        # All outputs are fetched before the first gets its name: if a fetch fails, the command runs
+        # here, and must find none of them.
         for target, file in targets.items():
             self._fetch_output(file, f"{target}.coming")
         for target, file in targets.items():
             os.replace(f"{target}.coming", target)
             if file.is_executable:
                 os.chmod(target, 0o755)  # noqa: S103 - as the tool left it there
-        about = result.execution_metadata
-        seconds = _count_seconds(
-            about.execution_start_timestamp, about.execution_completed_timestamp
+        metadata = result.execution_metadata
+        reported_seconds = _count_seconds(
+            metadata.execution_start_timestamp, metadata.execution_completed_timestamp
         )
-        seconds = min(seconds, command.timeout or _MAX_LENGTH)
-        worker = WorkerRun(
-            self._settings.address, clean_worker_name(about.worker), answer.cached_result
-        )
-        return CompletedCommand(status, output, seconds, 0, timed_out, worker)
+        seconds = min(reported_seconds, command.timeout or _MAX_LENGTH)
+        worker_name = clean_worker_name(metadata.worker)
+        worker_run = WorkerRun(self._settings.address, worker_name, answer.cached_result)
+        return CompletedCommand(status, output, seconds, 0, timed_out, worker_run)
 
     def _read_output(self, result: reapi.ActionResult, limit: int) -> bytes:
         """Return stdout and then stderr of a command, cut to `limit` bytes. Raises
@@ -329,7 +331,8 @@ class RemoteExecutor:
         """Write an output of a command to a file, which is removed again if its content is wrong.
         Raises `BlobError`, `OSError`, and `RemoteTroubleError` for content with another digest."""
         blob = parse_digest(file.digest)
-        # Servers may put small files into the answer; else the contents are empty, and wrong.
+        # A server may put a small file into the answer. If it did not, `contents` is empty and its
+        # digest is wrong: then the file is fetched.
         is_right = _write_blob(path, blob, (file.contents,))
 
         def keep_output(_: Blob, pieces: Iterable[bytes]) -> None:
@@ -448,7 +451,8 @@ class ActionBuilder:
         if not os.path.isfile(os.path.join(path, layout.MANIFEST)):
             directory.symlinks.add(name=name, target=target)
             return
-        # The lock also while it is read: programs that begin together have the same headers.
+        # The lock is held while the tree is read, too: programs that begin together have the same
+        # headers, which are read once.
         with self._lock:
             if target not in self._headers:
                 headers: Sources = {}
@@ -460,7 +464,8 @@ class ActionBuilder:
 
 def _add_message(message: Any, sources: Sources) -> Blob:
     """Add the bytes of a message to `sources`; return their blob."""
-    # Protobuf does not order the entries of maps; the digest is of the bytes.
+    # Deterministic: else protobuf may order the entries of a map anyhow, and equal messages would
+    # have different digests.
     data = message.SerializeToString(deterministic=True)
     blob = make_blob(data)
     sources[blob] = data

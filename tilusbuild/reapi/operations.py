@@ -81,24 +81,24 @@ class Operations:
         `running` follow the action. `timeout` is the command's, in seconds. Raises
         `CancelledError`, `InputsAbsentError`, `RemoteTroubleError`.
         """
-        until = time.monotonic() + (timeout or _MAX_LENGTH) + self._settings.timeout
+        deadline = time.monotonic() + (timeout or _MAX_LENGTH) + self._settings.timeout
         while True:
+            method, message = "Execute", request
             if running.name:
-                name, message = "WaitExecution", reapi.WaitExecutionRequest(name=running.name)
-            else:
-                name, message = "Execute", request
-            # Of this stream: one that is silent from its start is judged in another way.
+                # The server knows the action: its lost stream is continued.
+                method, message = "WaitExecution", reapi.WaitExecutionRequest(name=running.name)
+            # False for each new stream: `_handle_lost_stream` gives up one that was always silent.
             running.has_messages = False
             try:
-                answer = self._follow_stream(f"{V2}.Execution/{name}", message, running)
+                answer = self._follow_stream(f"{V2}.Execution/{method}", message, running)
             except grpc.RpcError as error:
-                self._handle_lost_stream(error, running, until)
+                self._handle_lost_stream(error, running, deadline)
                 continue
             if answer is not None:
                 if answer.status.code in _ABSENT_STATUS:
                     raise InputsAbsentError(answer.status.message)
                 return answer
-            self._wait_to_resume(running, until, "its streams end without an answer")
+            self._wait_to_resume(running, deadline, "its streams end without an answer")
 
     def abandon_action(self, running: RunningAction) -> None:
         """Have the thread that waits for it end; does not wait."""
@@ -108,7 +108,8 @@ class Operations:
         if running.name:
             running.call.cancel()
         else:
-            # Without its name it could not be cancelled there; the server says it at once.
+            # An operation is cancelled on the server by its name, which the server sends at once:
+            # the stream stays open for so long.
             threading.Timer(_CANCEL_SECONDS, running.call.cancel).start()
 
     def _follow_stream(
@@ -118,7 +119,7 @@ class Operations:
         stages, and sets the operation's name in `running`. Raises `grpc.RpcError`,
         `InputsAbsentError`, `RemoteTroubleError`."""
         running.call = self._backend.open_stream(name, request)
-        # Set while the stream was opened: `abandon_action` had no call to cancel.
+        # While the stream was opened, `abandon_action` had no call to cancel.
         if running.cancelled.is_set():
             running.call.cancel()
         for data in running.call:
@@ -135,10 +136,12 @@ class Operations:
         return None
 
     def _note_stage(self, running: RunningAction, metadata: bytes) -> None:
-        about = parse_message(reapi.ExecuteOperationMetadata, metadata)
-        running.stage = about.stage
-        if (stage := _STAGE_PLACES.get(about.stage)) is not None:
-            running.report_place(stage, clean_worker_name(about.partial_execution_metadata.worker))
+        progress = parse_message(reapi.ExecuteOperationMetadata, metadata)
+        running.stage = progress.stage
+        place = _STAGE_PLACES.get(progress.stage)
+        if place is not None:
+            worker = clean_worker_name(progress.partial_execution_metadata.worker)
+            running.report_place(place, worker)
 
     def _read_answer(self, operation: reapi.Operation) -> reapi.ExecuteResponse:
         """Return the answer in an operation that has ended. Raises `InputsAbsentError`, and
@@ -155,25 +158,30 @@ class Operations:
         )
         return answer
 
-    def _handle_lost_stream(self, error: Any, running: RunningAction, until: float) -> None:
-        """Return when a stream that ended with an error is to be taken up again: at once, or after
-        a pause. Forget the operation's name if the server does not know the operation.
+    def _handle_lost_stream(self, error: Any, running: RunningAction, deadline: float) -> None:
+        """Return when a stream that ended with an error is to be taken up again.
 
-        Raises `CancelledError`, `InputsAbsentError`, and `RemoteTroubleError` to give the action
-        up.
+        - The build was cancelled: raise `CancelledError`.
+        - The stream's time is over: raise `RemoteTroubleError` if the server does not answer, no
+          worker has the action, or the action's own time is over; else return at once.
+        - The server does not know the operation: forget its name, and return after a pause.
+        - Inputs are missing: raise `InputsAbsentError`.
+        - The action was not begun, or the stream brought no message: raise `RemoteTroubleError`.
+        - Any other error: return after a pause.
         """
         if running.cancelled.is_set():
             self._cancel_operation(running)
             raise CancelledError
         code = error.code()
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            # casd says nothing more of an action until it has ended; then the server is asked.
+            # Some servers (casd) send nothing while an action runs: a silent stream of a known
+            # operation is given up only if the server does not answer other calls either.
             is_silent = not running.has_messages and not (running.name and self._backend.is_alive())
             if is_silent:
                 self._give_up(running, "no answer in time")
             if running.stage in _QUEUED_STAGES:
                 self._give_up(running, "no worker took a compile in time")
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 self._give_up(running, "a worker did not end a compile in time")
             return
         if code is grpc.StatusCode.NOT_FOUND and running.name:
@@ -182,15 +190,16 @@ class Operations:
             raise InputsAbsentError(error.details() or "")
         elif not running.name or not running.has_messages:
             raise self._backend.explain_error(error)
-        self._wait_to_resume(running, until, str(self._backend.explain_error(error)))
+        self._wait_to_resume(running, deadline, str(self._backend.explain_error(error)))
 
-    def _wait_to_resume(self, running: RunningAction, until: float, why: str) -> None:
+    def _wait_to_resume(self, running: RunningAction, deadline: float, why: str) -> None:
         """Count a loss, and wait before the stream is taken up again. Raises `CancelledError`, and
         `RemoteTroubleError` with the reason `why` after too many losses or too long."""
         running.losses += 1
-        if running.losses > _MAX_LOSSES or time.monotonic() > until:
+        if running.losses > _MAX_LOSSES or time.monotonic() > deadline:
             self._give_up(running, why)
-        if running.cancelled.wait(min(_PAUSE * 2 ** (running.losses - 1), 1.0)):
+        pause = min(_PAUSE * 2 ** (running.losses - 1), 1.0)
+        if running.cancelled.wait(pause):
             self._cancel_operation(running)
             raise CancelledError
 
@@ -209,7 +218,7 @@ class Operations:
 
 def clean_worker_name(name: str) -> str:
     """Return a worker's name without unprintable characters, cut to `_MAX_NAME`."""
-    return "".join(c for c in name[:_MAX_NAME] if c.isprintable())
+    return "".join(letter for letter in name[:_MAX_NAME] if letter.isprintable())
 
 
 def _has_type(message: reapi.Any, name: str) -> bool:

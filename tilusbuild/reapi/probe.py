@@ -14,8 +14,9 @@ from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.toolchain import Toolchain
 
-# For a shell: so many directories, each as one digest, and files, each with its own.
-_DIGESTS = """\
+# For a shell, with the arguments COUNT DIRECTORY… FILE…: print one digest for each of the COUNT
+# directories, then the digest of each file.
+_DIGEST_SCRIPT = """\
 count=$1; shift
 while [ "$count" -gt 0 ]; do
   (cd "$1" && find -L . -type f -print0 | sort -z | xargs -0 -r sha256sum | sha256sum) || exit
@@ -34,26 +35,31 @@ def probe_worker(
     """Return a text on the first difference between a worker's tools and this machine's; None
     without one. Both digest their headers at the same time, here with `runner`. Raises the
     exceptions of both runners."""
-    tools, directories = _list_tools(toolchain), toolchain.find_reach().headers
+    digest_of_tool = _list_tools(toolchain)
+    directories = toolchain.find_reach().headers
     with TemporaryDirectory("probe") as empty:
-        # The tools' digests are those of the fingerprint; of the headers it has other sums.
-        local = _make_command(empty.path, directories, ())
+        # Here only the headers are digested: the fingerprint has the tools' digests already.
+        local_command = _make_command(empty.path, directories, ())
         with ThreadPoolExecutor(1) as thread:
-            local_run = thread.submit(runner.run, local)
-            worker_run = run_there(_make_command(empty.path, directories, tuple(tools)))
+            local_run = thread.submit(runner.run, local_command)
+            worker_run = run_there(_make_command(empty.path, directories, tuple(digest_of_tool)))
             local_digests = local_run.result().output.splitlines()
     worker_lines = worker_run.output.splitlines()
-    # Not strict: a worker may print anything.
+    # Not strict: a worker may print any number of lines.
     for directory, local_digest, worker_digest in zip(
         directories, local_digests, worker_lines, strict=False
     ):
         if local_digest != worker_digest:
             return f"a worker has other headers in {directory} than this machine"
-    tool_lines = worker_lines[len(local_digests) :]
-    rows = (line.decode("utf-8", "replace").split(None, 1) for line in tool_lines)
-    digests = {row[1]: row[0] for row in rows if len(row) == 2}
-    for path, expected in tools.items():
-        if digests.get(path) != expected:
+    # After the directories, a line "DIGEST  PATH" for each tool, as `sha256sum` prints it.
+    worker_digests: dict[str, str] = {}
+    for line in worker_lines[len(local_digests) :]:
+        words = line.decode("utf-8", "replace").split(None, 1)
+        if len(words) == 2:
+            digest, path = words
+            worker_digests[path] = digest
+    for path, expected in digest_of_tool.items():
+        if worker_digests.get(path) != expected:
             return f"a worker has another {path} than this machine, or none"
     return _find_nvrtc_problem(toolchain, run_there)
 
@@ -61,25 +67,31 @@ def probe_worker(
 def _find_nvrtc_problem(
     toolchain: Toolchain, run_there: Callable[[Command], CompletedCommand]
 ) -> str | None:
-    """Run NVRTC's command `identify` on a worker. Return why its answer is not that of this
-    machine's NVRTC; None if it is, or without NVRTC. Raises the exceptions of `run_there`."""
+    """Run NVRTC's command `identify` on a worker, and compare its answer with this machine's NVRTC.
+
+    Return a problem if they differ, None if they agree, and None without NVRTC. Every other answer
+    is reported as a lack of Python: the digests of NVRTC's libraries were equal before, so the
+    command, a Python program, did not run. Raises the exceptions of `run_there`.
+    """
     nvrtc = toolchain.nvrtc
     if nvrtc is None:
         return None
-    worker = nvrtc.build_worker_command(("identify",))
+    identify = nvrtc.build_worker_command(("identify",))
     with TemporaryDirectory("probe") as empty:
-        completed = run_there(
-            Command(worker.argv, empty.path, worker.env, _PROBE_SECONDS, on_worker=worker)
+        command = Command(
+            identify.argv, empty.path, identify.env, _PROBE_SECONDS, on_worker=identify
         )
-    # The release, and the architectures that this NVRTC compiles for.
-    expected = f"{nvrtc.release[0]}.{nvrtc.release[1]}\n{' '.join(map(str, nvrtc.numbers))}\n"
-    if completed.output.decode("utf-8", "replace") != expected:
+        completed = run_there(command)
+    # `identify` prints the release, and the architectures that NVRTC compiles for: "13.0", "75 80".
+    major, minor = nvrtc.release
+    expected_output = f"{major}.{minor}\n{' '.join(map(str, nvrtc.numbers))}\n"
+    if completed.output.decode("utf-8", "replace") != expected_output:
         return "a worker does not run NVRTC: it needs Python 3.8 or later, as python3"
     return None
 
 
 def _make_command(directory: str, directories: Sequence[str], files: Sequence[str]) -> Command:
-    argv = ("sh", "-c", _DIGESTS, "sh", str(len(directories)), *directories, *files)
+    argv = ("sh", "-c", _DIGEST_SCRIPT, "sh", str(len(directories)), *directories, *files)
     return Command(argv, directory, _ENVIRONMENT, _PROBE_SECONDS)
 
 
@@ -87,18 +99,15 @@ def _list_tools(toolchain: Toolchain) -> dict[str, str]:
     """Return the digest of each program and library that compiles, by its path. Missing files are
     left out."""
     host, cuda = toolchain.host, toolchain.cuda
-    files: Sequence[tuple[str, str]] = [
-        (tool.path, tool.digest)
-        for tool in (
-            *(host.cxx, host.cc, host.as_, host.ld, *host.parts),
-            *(() if cuda is None else cuda.tools),
-        )
-    ]
-    libraries: Sequence[tuple[str, str]] = ()
+    tools = [host.cxx, host.cc, host.as_, host.ld, *host.parts]
+    if cuda is not None:
+        tools += cuda.tools
+    digest_of_file = {tool.path: tool.digest for tool in tools}
     nvrtc = toolchain.nvrtc
     if nvrtc is not None:
-        # The fingerprint has a line for each of these libraries, in this order, and then others:
-        # libnvfatbin joins what comes back, and runs here.
+        # The fingerprint has a line, which ends with the digest, for each of these libraries in
+        # this order, and then lines for others that no worker needs: libnvfatbin joins the workers'
+        # results, and runs here.
         pairs = zip((nvrtc.library, *nvrtc.builtins), toolchain.fingerprint_nvrtc, strict=False)
-        libraries = [(path, line.split()[-1]) for path, line in pairs]
-    return {path: digest for path, digest in (*files, *libraries) if path and os.path.isfile(path)}
+        digest_of_file |= {path: line.split()[-1] for path, line in pairs}
+    return {path: d for path, d in digest_of_file.items() if path and os.path.isfile(path)}

@@ -63,7 +63,8 @@ class Sharing:
         """Return the fields of `events.RemoteSummary` that count the workers' compiles; empty
         without any."""
         counts = [executor.executed for _, executor in self._executors if executor is not None]
-        # One that ran nothing has still sent the inputs of its probe: they are not the build's.
+        # Executors that ran no command are left out: they sent the inputs of the probe only, which
+        # are not those of the build.
         counts = [count for count in counts if count.commands]
         if not counts:
             return {}
@@ -86,9 +87,9 @@ class Sharing:
         """Return the executor for a toolchain, opened on the first call; None, after one warning,
         if it cannot be opened."""
         with self._lock:
-            for known_toolchain, executor in self._executors:
-                # By identity first: to compare two toolchains compares all of their digests.
-                if known_toolchain is toolchain or known_toolchain == toolchain:
+            for executor_toolchain, executor in self._executors:
+                # By identity first, which is fast: equality compares all digests of both.
+                if executor_toolchain is toolchain or executor_toolchain == toolchain:
                     return executor
             new_executor = None
             try:
@@ -101,7 +102,7 @@ class Sharing:
                 self._emit_warning(explain_missing_package(error))
             except RemoteTroubleError as error:
                 self._emit_warning(str(error))
-            # Also None: a server that cannot be used is not tried by each program.
+            # None is remembered, too: else each program would try a server that cannot be used.
             self._executors.append((toolchain, new_executor))
             return new_executor
 
@@ -167,15 +168,15 @@ class SharingRunner:
         """
         if not command.outputs and not command.stays:
             return self._inner.run(command)
-        # A command goes to a worker once, and one that `stays` never. What the worker could not do
-        # waits for a slot here.
-        is_tried = command.stays
+        # A command goes to a worker once, and never if it `stays`. One that the worker could not
+        # run waits for a slot here.
+        may_use_worker = not command.stays
         is_waiting = False
         while not self._slots.try_acquire():
-            if not is_tried:
+            if may_use_worker:
                 self._executor = self._executor or self._find()
-            if not is_tried and self._executor and self._executor.is_ready():
-                is_tried = True
+            if may_use_worker and self._executor and self._executor.is_ready():
+                may_use_worker = False
                 is_waiting = False
                 completed = self._executor.run_command(command, self._cancelled, self._report_place)
                 if completed is not None:
@@ -188,8 +189,8 @@ class SharingRunner:
             if self._cancelled.is_set():
                 raise CancelledError
         try:
-            # A command that got a slot at once needs no report: `here` is the default.
-            if is_tried or is_waiting:
+            # `HERE` is the default: a command that got a slot at once needs no report.
+            if not may_use_worker or is_waiting:
                 self._report_place(HERE, "")
             return self._inner.run(command)
         finally:
