@@ -82,7 +82,8 @@ class FileClock:
         if status is None:
             return FileTime(kernel_time, remote=remote)
         device, device_time = status.st_dev, status.st_mtime_ns
-        # The file's time also for local files: it is the tick that stamps them, not our clock.
+        # The kernel stamps files with the time of its last tick, a little behind our clock: if the
+        # probe file is local, its time is that of all local files.
         local_time = kernel_time if device in remote else device_time
         return FileTime(local_time, device, device_time, remote)
 
@@ -103,7 +104,7 @@ def _stat_probe_file(directory: str) -> os.stat_result | None:
             return os.fstat(handle)
         finally:
             os.close(handle)
-    # Only in the cache's own directory: what is not ours is not written to.
+    # A file with a name is made only in `directory`, which is ours, and in none above it.
     with suppress(OSError):
         path = os.path.join(directory, "clock")
         os.close(open_regular(path, os.O_WRONLY | os.O_CREAT, follow=False))
@@ -118,6 +119,7 @@ def find_remote_devices() -> frozenset[int]:
     if text is None:
         return frozenset()
     # A line is "nodev\tKIND", or "\tKIND" for a kind that needs a block device.
-    kinds = [line.split("\t") for line in text.splitlines()]
-    local = _LOCAL | {kind for nodev, kind in kinds if nodev != "nodev"} - _SHARED
-    return frozenset(mount.device for mount in list_mounts() if mount.kind not in local)
+    rows = [line.split("\t") for line in text.splitlines()]
+    block_device_kinds = {kind for nodev, kind in rows if nodev != "nodev"}
+    local_kinds = _LOCAL | (block_device_kinds - _SHARED)
+    return frozenset(mount.device for mount in list_mounts() if mount.kind not in local_kinds)

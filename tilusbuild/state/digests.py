@@ -90,7 +90,7 @@ class DigestMemory:
             try:
                 digest, stamp = self._find_or_digest(key, [("", path)], lambda: sha256_file(path))
             except OSError:
-                # Its absence is an input, too: the file may appear before the next build.
+                # A missing file is an input, too: it may appear before the next build.
                 self._note_inputs({path: DeviceStamp(ABSENT, -1)})
                 raise
         return digest, DigestSource(key, path, stamp)
@@ -136,15 +136,17 @@ class DigestMemory:
         self._note_inputs(stamps)
         stamp_text = _format_stamps(files, stamps)
         record = self._log.get_value(key)
-        if isinstance(record, list) and len(record) == 2 and record[0] == stamp_text:
-            return str(record[1]), stamp_text
-        # Before the reading: an edit during it must count as young.
+        if isinstance(record, list) and len(record) == 2:
+            recorded_stamps, recorded_digest = record
+            if recorded_stamps == stamp_text:
+                return str(recorded_digest), stamp_text
+        # The clock is read before the files: a file that is edited meanwhile is younger than
+        # `moment`, and so not settled.
         moment = self._now()
         digest = digest_now()
-        # Otherwise it changed while it was read, or may change and keep its stamp.
-        if _format_stamps(files, _stat_files(files)) == stamp_text and are_settled(
-            stamps.values(), moment
-        ):
+        is_unchanged = _format_stamps(files, _stat_files(files)) == stamp_text
+        # A file that is not settled may still change and keep its stamp.
+        if is_unchanged and are_settled(stamps.values(), moment):
             self._log.put_value(key, [stamp_text, digest])
         return digest, stamp_text
 
@@ -215,8 +217,7 @@ def walk_files(
             if entry.is_dir():
                 if select(f"{name}/"):
                     pending.append((f"{name}/", entry.path))
-            # A link to nothing is not there for a compiler either.
-            elif select(name) and entry.is_file():
+            elif select(name) and entry.is_file():  # false for a link to nothing
                 yield name, entry.path
 
 
@@ -230,18 +231,21 @@ def _format_stamps(
     files: Sequence[tuple[str, str]], stamps_by_path: Mapping[str, DeviceStamp]
 ) -> str:
     """Return the stamps of files as one text."""
-    stamps = [(name, *stamps_by_path[path].stamp) for name, path in files]
-    lines = [f"{size} {mtime} {ctime} {inode} {name}" for name, size, mtime, ctime, inode in stamps]
-    # Of one file, the text itself; of a tree of thousands, its digest: the memory stays small.
+    lines = []
+    for name, path in files:
+        size, mtime, ctime, inode = stamps_by_path[path].stamp
+        lines.append(f"{size} {mtime} {ctime} {inode} {name}")
+    # The stamp of one file is returned as it is. Those of a tree, perhaps of thousands of files,
+    # are returned as one digest, so that the memory stays small.
     if len(files) == 1 and not files[0][0]:
         return lines[0].rstrip()
     return sha256_bytes("\n".join([*lines, ""]).encode("utf-8", "surrogateescape"))
 
 
 def _digest_files(files: list[tuple[str, str]]) -> str:
-    """Return one digest of files, given as (relative name, path): that of the text which
-    `sha256sum` prints for them. Raise `OSError`."""
-    combined = make_hasher()
+    """Return the sha256 of `sha256sum`'s output for these (name, path) files. Raise `OSError`."""
+    output_hasher = make_hasher()
     for name, path in files:
-        combined.update(f"{sha256_file(path)}  {name}\n".encode("utf-8", "surrogateescape"))
-    return combined.hexdigest()
+        line = f"{sha256_file(path)}  {name}\n"
+        output_hasher.update(line.encode("utf-8", "surrogateescape"))
+    return output_hasher.hexdigest()

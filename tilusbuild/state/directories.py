@@ -19,7 +19,7 @@ from typing import NamedTuple
 from tilusbuild.runtime.regular import try_read_bytes
 
 # Linux answers O_NOFOLLOW with O_DIRECTORY for a link with ENOTDIR, not with ELOOP.
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_DIRECTORY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 # mountinfo writes a space in a path as \040.
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -29,12 +29,13 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 def open_below(root: str, *names: str) -> Iterator[int]:
     """Open the directory `names` below `root` for a block; yield its descriptor. Raise `OSError`:
     `NotADirectoryError` for a link on the way."""
-    handle = os.open(root, _FLAGS & ~os.O_NOFOLLOW)
+    handle = os.open(root, _OPEN_FLAGS & ~os.O_NOFOLLOW)
     try:
         for name in names:
             # One name at a time: O_NOFOLLOW is about the last name of a path only.
-            handle, outer = os.open(name, _FLAGS, dir_fd=handle), handle
-            os.close(outer)
+            parent_handle = handle
+            handle = os.open(name, _OPEN_FLAGS, dir_fd=parent_handle)
+            os.close(parent_handle)
         yield handle
     finally:
         os.close(handle)
@@ -46,7 +47,7 @@ def make_directories_below(root: str, *names: str) -> None:
     for end in range(1, len(names) + 1):
         with open_below(root, *names[: end - 1]) as handle, suppress(FileExistsError):
             os.mkdir(names[end - 1], dir_fd=handle)
-    # The last one may have been there as a link.
+    # Opened only for the error: a link may have been in the place of the last directory.
     with open_below(root, *names):
         pass
 
@@ -88,7 +89,8 @@ def remove_tree(path: str) -> None:
     Raises `OSError`, with `EBUSY` for a directory in which something is mounted: all of it stays.
     """
     with suppress(OSError):
-        os.rmdir(path)  # mostly what was in it has been moved to its place
+        # In most cases the directory is empty, as its content was moved to its place.
+        os.rmdir(path)
         return
     while os.path.lexists(path):
         try:
@@ -126,11 +128,13 @@ def parse_mounts(text: str) -> Iterator[Mount]:
     """Yield the mounts in the text of a mountinfo. Malformed lines are skipped."""
     for line in text.splitlines():
         # ID PARENT MAJOR:MINOR ROOT POINT OPTIONS … - KIND SOURCE OPTIONS,…
-        before, _, after = line.partition(" - ")
-        fields, kind_fields = before.split(" "), after.split(" ")
+        mount_part, _, kind_part = line.partition(" - ")
+        mount_fields, kind_fields = mount_part.split(" "), kind_part.split(" ")
         try:
-            device = os.makedev(*map(int, fields[2].split(":")))
-            root, point = (_ESCAPE.sub(lambda m: chr(int(m[1], 8)), path) for path in fields[3:5])
+            device = os.makedev(*map(int, mount_fields[2].split(":")))
+            root, point = (
+                _ESCAPE.sub(lambda match: chr(int(match[1], 8)), path) for path in mount_fields[3:5]
+            )
             yield Mount(device, root, point, kind_fields[0], kind_fields[2].split(","))
         except (ValueError, TypeError, IndexError):
             continue
@@ -143,8 +147,9 @@ def list_mounts(path: str = "/proc/self/mountinfo") -> list[Mount]:
 
 def list_mounts_below(root: str) -> list[str]:
     """Return the mount points below `root`, relative to it, sorted."""
-    above = os.path.realpath(root).rstrip("/") + "/"
-    return sorted({m.point.removeprefix(above) for m in list_mounts() if m.point.startswith(above)})
+    prefix = os.path.realpath(root).rstrip("/") + "/"
+    points = {mount.point for mount in list_mounts()}
+    return sorted(point.removeprefix(prefix) for point in points if point.startswith(prefix))
 
 
 def is_real_directory(path: str) -> bool:

@@ -57,7 +57,8 @@ class Envelope:
     def unwrap_body(self, data: bytes) -> bytes | None:
         """Return the body of a file's content; None for content that is damaged, or of another kind
         or version."""
-        # Wrapped again and compared as a whole: no part of the form has a check of its own.
+        # The body begins after the line of the digest, and ends before the last line feed. It is
+        # wrapped again and compared with the whole content, so no part needs a check of its own.
         body = data[data.find(b"\n", len(self._head)) + 1 : -1]
         return body if data == self.wrap_body(body) else None
 
@@ -70,9 +71,12 @@ class Envelope:
     def load_value(self, path: str, kind: type[Value]) -> Value | None:
         """Return the value that `save_value` wrote; None without a valid file of this type."""
         body = self.read_body(path)
-        with suppress(msgspec.MsgspecError):
-            return None if body is None else msgspec.msgpack.decode(body, type=kind)
-        return None
+        if body is None:
+            return None
+        try:
+            return msgspec.msgpack.decode(body, type=kind)
+        except msgspec.MsgspecError:
+            return None
 
     def save_value(self, path: str, value: object, *, parents: bool = False) -> None:
         """Write a value as msgpack, as `write_body` does. Do nothing for a value with text that is
@@ -138,8 +142,9 @@ class StateFile:
         return self._records
 
     def _read_records(self) -> dict[str, Any]:
-        path = self._path
-        return (None if path is None else self._envelope.load_value(path, dict[str, Any])) or {}
+        if self._path is None:
+            return {}
+        return self._envelope.load_value(self._path, dict[str, Any]) or {}
 
 
 _ENVELOPE = Envelope("step")
@@ -153,7 +158,7 @@ class StepStore:
     def __init__(self, directory: str | None = None, *, in_memory: int | None = None) -> None:
         self.directory = directory
         self._in_memory = in_memory
-        self._outputs: dict[str, bytes] = {}  # the one that was used last is last
+        self._outputs: dict[str, bytes] = {}  # in the order of their last use
         self._locks: dict[str, threading.Lock] = {}
         self._guard = threading.Lock()
 
@@ -188,10 +193,10 @@ class StepStore:
             self._outputs.pop(key, None)
             self._outputs[key] = output
             if self.directory is not None and self._in_memory is not None:
-                # The first key is the one that was used longest ago: a dictionary keeps its order.
-                total = sum(map(len, self._outputs.values()))
-                while total > self._in_memory:
-                    total -= len(self._outputs.pop(next(iter(self._outputs))))
+                total_size = sum(map(len, self._outputs.values()))
+                while total_size > self._in_memory:
+                    longest_unused = next(iter(self._outputs))
+                    total_size -= len(self._outputs.pop(longest_unused))
 
     def drop_output(self, key: str) -> None:
         """Remove an output that proved unusable from memory and directory, so that the next compile

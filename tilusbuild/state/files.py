@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 OCCUPIED = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 _MAX_ATTEMPTS = 100
 _TEMPORARY = ".tmp-"
-_DESCRIPTOR = re.compile(r"/dev/std(?:out|err)|/(?:dev|proc/self)/fd/\d{1,9}", re.ASCII)
+_DESCRIPTOR_PATH = re.compile(r"/dev/std(?:out|err)|/(?:dev|proc/self)/fd/\d{1,9}", re.ASCII)
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
@@ -88,9 +88,12 @@ def write_output(path: str, data: bytes) -> None:
 def _open_target(path: str) -> AbstractContextManager[BinaryIO]:
     """Return the file of `write_output`, open: a temporary one that replaces a regular file or
     makes a missing one, or the FIFO, device or descriptor at `path`. Raise `OSError`."""
-    if _DESCRIPTOR.fullmatch(path):
-        number = {"/dev/stdout": 1, "/dev/stderr": 2}.get(path) or int(path.rpartition("/")[2])
-        # Opened by its path, its file would be written from the start, over what it has.
+    if _DESCRIPTOR_PATH.fullmatch(path):
+        number = {"/dev/stdout": 1, "/dev/stderr": 2}.get(path)
+        if number is None:  # "/dev/fd/N" or "/proc/self/fd/N"
+            number = int(path.rpartition("/")[2])
+        # Copied, and not opened by the path: that would write from the start of the descriptor's
+        # file, over what it has.
         return os.fdopen(os.dup(number), "wb")
     try:
         mode = os.stat(path).st_mode
@@ -124,7 +127,8 @@ def sweep_temporary_files(directory: str, *, deep: bool = False) -> None:
 
 def _remove_unlocked(path: str) -> None:
     """Remove a temporary file unless its writer holds its lock. Ignores `OSError`."""
-    # One that was made this instant may not be locked yet: its writer fails, and saves nothing.
+    # A file that was made this instant may not be locked yet. It is removed, too: its writer then
+    # fails, and saves nothing.
     with suppress(OSError):
         handle = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -151,19 +155,19 @@ def replace_directory(source: str, target: str, aside: str) -> None:
     last one's directory stays.
     """
     for attempt in range(_MAX_ATTEMPTS):
-        old = os.path.join(aside, f"{attempt}-{os.path.basename(target)}")
-        # No rename replaces a directory that is not empty: the old one is moved away before, so for
+        old_directory = os.path.join(aside, f"{attempt}-{os.path.basename(target)}")
+        # No rename replaces a directory that is not empty. So the old one is moved away first: for
         # an instant there is none, but never a part of one. A file is replaced by the one rename.
         if os.path.isdir(target) and not os.path.islink(target):
             with suppress(FileNotFoundError):
-                os.rename(target, old)
+                os.rename(target, old_directory)
         try:
             os.rename(source, target)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                continue  # another process was quicker: replace what it put there
-            if os.path.isdir(old):
-                os.rename(old, target)
+                continue  # another process was quicker: its directory is replaced, too
+            if os.path.isdir(old_directory):
+                os.rename(old_directory, target)
             raise
         return
     raise OSError(errno.EBUSY, "other processes keep replacing it", target)
@@ -172,7 +176,7 @@ def replace_directory(source: str, target: str, aside: str) -> None:
 def rename_if_free(source: str, target: str) -> bool:
     """Rename `source` to `target` when that name is free; return whether it was. Raise
     `OSError`."""
-    # Not by rename alone: it would replace a file or an empty directory that is there.
+    # Checked first: a rename alone would replace a file or an empty directory.
     if os.path.lexists(target):
         return False
     try:

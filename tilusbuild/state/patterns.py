@@ -58,11 +58,13 @@ def find_matches(root: str, pattern: str) -> Matches:
     """Return the files and directories that a pattern matches below `root`, and the directories
     that were read. Raise `PatternTooWideError`."""
     parts = [part for part in pattern.split("/") if part]
-    matches = [re.compile(fnmatch.translate(part)).match for part in parts]
-    names, directories, visited = set[str](), set[str](), set[tuple[str, int]]()
+    part_matchers = [re.compile(fnmatch.translate(part)).match for part in parts]
+    matched_names: set[str] = set()
+    directories: set[str] = set()
+    visited: set[tuple[str, int]] = set()
     listings: dict[str, list[os.DirEntry[str]]] = {}
     pending = [_Search("", part_index=0, link_origins=())] if parts else []
-    count = 0
+    name_count = 0
     while pending:
         name, part_index, link_origins = pending.pop()
         if (name, part_index) in visited:
@@ -70,37 +72,40 @@ def find_matches(root: str, pattern: str) -> Matches:
         visited.add((name, part_index))
         path = os.path.join(root, name)
         directories.add(os.path.normpath(path))
-        part, is_last = parts[part_index], part_index == len(parts) - 1
+        part = parts[part_index]
+        is_last = part_index == len(parts) - 1
         is_deep = part == _ANY_DEPTH
         if is_deep and not is_last:
-            # It may stand for no directory.
+            # `**` may stand for no directory: then the next part matches in this one.
             pending.append(_Search(name, part_index + 1, link_origins))
-        # A name without magic is looked up: its directory need not be readable.
+        # A part without `*`, `?` and `[` is looked up by its name, which works also in a directory
+        # that cannot be listed.
         if not _MAGIC.search(part):
-            literal_path, relative = os.path.join(path, part), os.path.join(name, part)
+            literal_path = os.path.join(path, part)
+            relative = os.path.join(name, part)
             if is_last and os.path.lexists(literal_path):
-                names.add(relative)
+                matched_names.add(relative)
             elif not is_last and os.path.isdir(literal_path):
                 pending.append(_Search(relative, part_index + 1, link_origins))
             continue
-        # Once for all parts: several ways through `**` lead here.
+        # Each directory is listed once, though several ways through `**` lead to it.
         if name not in listings:
             listings[name] = _list_entries(path, is_root=not name)
-            count += len(listings[name])
-            _check_width(count, root, pattern)
+            name_count += len(listings[name])
+            _check_width(name_count, root, pattern)
         for entry in listings[name]:
-            if not _matches_part(entry.name, part, matches[part_index]):
+            if not _matches_part(entry.name, part, part_matchers[part_index]):
                 continue
             relative = os.path.join(name, entry.name)
             if is_last:
-                names.add(relative)
+                matched_names.add(relative)
             can_enter = is_deep or not is_last
             entry_origins = _follow_entry(path, entry, link_origins) if can_enter else None
             if entry_origins is not None:
                 # `**` is to match again below: it stands for any number of directories.
                 next_index = part_index if is_deep else part_index + 1
                 pending.append(_Search(relative, next_index, entry_origins))
-    return Matches(sorted(names), directories)
+    return Matches(sorted(matched_names), directories)
 
 
 def _check_width(count: int, root: str, pattern: str) -> None:
@@ -113,7 +118,7 @@ def _matches_part(name: str, part: str, match: Callable[[str], object]) -> bool:
     """Return whether a name matches one part of a pattern. A leading dot must be written, as in a
     shell."""
     if name.startswith(".") and not part.startswith("."):
-        return False  # as the shell does it
+        return False
     return part == _ANY_DEPTH or match(name) is not None
 
 
@@ -126,9 +131,10 @@ def _follow_entry(
         return link_origins if entry.is_dir() else None
     if not os.path.isdir(entry.path):
         return None
-    link_origins = (*link_origins, os.path.realpath(path))
-    real = os.path.realpath(entry.path)
-    return None if any(is_within(origin, real) for origin in link_origins) else link_origins
+    entry_origins = (*link_origins, os.path.realpath(path))
+    entry_target = os.path.realpath(entry.path)
+    leads_back = any(is_within(origin, entry_target) for origin in entry_origins)
+    return None if leads_back else entry_origins
 
 
 def _list_entries(path: str, *, is_root: bool) -> list[os.DirEntry[str]]:

@@ -78,7 +78,7 @@ def read_stamp(path: str | os.PathLike[str]) -> Stamp:
 
 def make_stamp(status: os.stat_result) -> Stamp:
     """Return the stamp of a status."""
-    # Of a directory, the times show each change of its names.
+    # A directory's size is left out: its times show each change of its names.
     size = 0 if stat.S_ISDIR(status.st_mode) else status.st_size
     return Stamp(size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
@@ -138,7 +138,8 @@ def read_path_content(
     `digest` returns the digest of a file, `names` the names in a directory that count; both may
     raise `OSError`. `now` returns an instant, as `FileClock.read_recent_time` does.
     """
-    time = now()  # before `stat`: a change after it must not count as settled
+    # The clock is read before `stat`: a change between the two must not count as settled.
+    time = now()
     status = try_stat(path)
     if status is None:
         return PathContent(ABSENT, content=None, settled=True)
@@ -148,6 +149,7 @@ def read_path_content(
     try:
         content = names(path) if stat.S_ISDIR(status.st_mode) else digest(path)
     except OSError:
-        # Not settled: an error of the disk may pass without a change of the stamp.
+        # `settled` is False: an error of the disk may pass without a change of the stamp.
         return PathContent(path_stamp, content=None, settled=False, device=device)
-    return PathContent(path_stamp, content, path_stamp.is_settled(time.get_time_on(device)), device)
+    settled = path_stamp.is_settled(time.get_time_on(device))
+    return PathContent(path_stamp, content, settled, device)

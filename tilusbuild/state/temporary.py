@@ -27,8 +27,8 @@ def find_temporary_root() -> str:
     """Return the first directory in which this user may make files: of TMPDIR, TEMP, TMP, `/tmp`
     and `/var/tmp`, else the current one."""
     # Not `tempfile.gettempdir`: it creates a probe file in each, which a kill could leave behind.
-    named = filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP")))
-    for directory in (*named, "/tmp", "/var/tmp"):  # noqa: S108
+    variables = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+    for directory in (*filter(None, variables), "/tmp", "/var/tmp"):  # noqa: S108
         if os.access(os.path.join(directory, ""), os.W_OK | os.X_OK):
             return os.path.abspath(directory)
     return os.path.abspath(os.curdir)
@@ -45,7 +45,7 @@ class TemporaryDirectory:
         _sweep_abandoned(top)
         while True:
             self.path = tempfile.mkdtemp(prefix=f"{dot}{_PREFIX}{purpose}-", dir=top)
-            # Another process may sweep it before it is locked: then another one is made.
+            # Another process may sweep the directory before it is locked: then a new one is made.
             with suppress(FileNotFoundError):
                 self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 with suppress(OSError):  # no locks on this file system: nothing is swept there
@@ -71,7 +71,7 @@ def _sweep_abandoned(top: str) -> None:
     """Remove directories of ours in `top` whose owner has died: this user's, with a lock that is
     free."""
     for name in filter(_NAME.fullmatch, os.listdir(top)):
-        # One that is locked, or not this user's, or a link, does not keep the others.
+        # An error for one directory, which is locked or a link, must not end the sweep of others.
         with suppress(OSError), open_below(top, name) as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(handle).st_uid == os.geteuid():
