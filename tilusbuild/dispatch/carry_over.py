@@ -47,18 +47,20 @@ def collect_carried_over(script: Script) -> CarriedOver:
             carried = _carry_over_from(former, script)
             if carried.tables or carried.measured:
                 return carried
-            # Without rows to keep, the message of the latest directory counts.
-            latest = latest or carried
-    return latest or CarriedOver()
+            # If no directory has rows to keep, the message of the latest one is returned.
+            if latest is None:
+                latest = carried
+    return CarriedOver() if latest is None else latest
 
 
 def describe_lost_rows(path: str, describe: Callable[[], bytes]) -> str | None:
     """Return a message about the rows that a script directory to be made at `path` will lose,
     or None. `describe` returns its script.json."""
-    if next(_list_tuned_directories(path), None) is None:
+    has_tuned_sibling = any(True for _ in _list_tuned_directories(path))
+    if not has_tuned_sibling:
         return None
     script = parse_description(path, unseal_json(describe()))
-    # Before the build: all planned programs count as built.
+    # The build comes later: all planned programs count as built.
     return collect_carried_over(script._replace(not_built={})).lost
 
 
@@ -121,9 +123,10 @@ class _Renumbering:
     def __init__(self, former: Script, script: Script) -> None:
         self._former, self._script = former, script
         self._former_tables = read_dispatch_table(former)
-        # Reversed, so that of equal programs the first number counts.
-        by_hash = {digest: i for i, digest in reversed([*script.programs.items()])}
-        self._numbers = {i: by_hash.get(digest) for i, digest in former.programs.items()}
+        number_of_hash: dict[str, int] = {}
+        for number, digest in script.programs.items():
+            number_of_hash.setdefault(digest, number)  # of equal programs the first number counts
+        self._numbers = {i: number_of_hash.get(digest) for i, digest in former.programs.items()}
         """The new number of each former program; None for a program that is gone."""
         refused = explain_refusals(script.programs, self._former_tables.refused)
         self._unusable = refused.keys() | script.not_built.keys()
@@ -138,13 +141,17 @@ class _Renumbering:
 
     def collect_rows(self) -> CarriedOver:
         """Return the tables, refusals and measurements that stay true."""
-        former, programs = self._former_tables, {*self._script.programs.values()}
-        own = (table for table in former.tables if self._is_of_former(table.fingerprint))
-        # Before the message, which reports the rows that this changes.
-        renumbered = [self._renumber_table(table) for table in own]
+        former_tables = self._former_tables
+        programs = set(self._script.programs.values())
+        # Before `_format_lost_rows`, which reports the rows that `_renumber_table` counts.
+        renumbered_tables = [
+            self._renumber_table(table)
+            for table in former_tables.tables
+            if self._is_of_former(table.fingerprint)
+        ]
         return CarriedOver(
-            tables=tuple(table for table in renumbered if table.entries),
-            refused=tuple(refusal for refusal in former.refused if refusal.program in programs),
+            tables=tuple(table for table in renumbered_tables if table.entries),
+            refused=tuple(r for r in former_tables.refused if r.program in programs),
             measured=tuple(m for m in self._measured if m.seconds or m.refused),
             lost=self._format_lost_rows(),
         )
@@ -168,12 +175,12 @@ class _Renumbering:
         for program, time in measured.seconds.items():
             number = self._numbers.get(program)
             if number is not None:
-                # Two old numbers may be one program now, and both times are the program's.
+                # Two old numbers may be one program now: the shorter of its times counts.
                 seconds[number] = min(time, seconds.get(number, time))
         refused: dict[int, str] = {}
         for program, why in measured.refused.items():
             number = self._numbers.get(program)
-            # A program that has a time under another old number was not wrong there.
+            # A program that has a time under another old number computed right there.
             if number is not None and number not in seconds:
                 refused[number] = why
         fingerprint = self._renew_fingerprint(measured.fingerprint)
@@ -184,19 +191,19 @@ class _Renumbering:
         and record each row that does not keep its program in `_replacements`."""
         fingerprint = self._renew_fingerprint(table.fingerprint)
         measurements = {m.key: m for m in self._measured if m.fingerprint == fingerprint}
-        entries = []
+        new_entries = []
         for entry in table.entries:
             self._row_count += 1
-            row = self._keep_program(entry) if self._is_bucket(entry.key) else None
-            if row is None:
+            new_entry = self._keep_program(entry) if self._is_bucket(entry.key) else None
+            if new_entry is None:
                 measurement = measurements.get(entry.key)
                 # A row by hand is a person's choice, which no measurement replaces.
                 if measurement is not None and entry.source == "measured":
-                    row = measurement.find_best(self._unusable)
-                self._replacements[entry.sizes] = None if row is None else row.program
-            if row is not None:
-                entries.append(row)
-        return DeviceTable(fingerprint, tuple(entries))
+                    new_entry = measurement.find_best(self._unusable)
+                self._replacements[entry.sizes] = None if new_entry is None else new_entry.program
+            if new_entry is not None:
+                new_entries.append(new_entry)
+        return DeviceTable(fingerprint, tuple(new_entries))
 
     def _keep_program(self, entry: TableEntry) -> TableEntry | None:
         """Return the row with its program's new number, and count it; None if the program is gone
@@ -214,17 +221,18 @@ class _Renumbering:
         None when all keep their program."""
         if not self._replacements:
             return None
-        lost = [
-            " ".join(f"{name}={size}" for name, size in zip(self._script.keys, sizes, strict=True))
-            for sizes, program in sorted(self._replacements.items())
-            if program is None
-        ]
+        lost_rows = []
+        for sizes, program in sorted(self._replacements.items()):
+            if program is None:
+                pairs = zip(self._script.keys, sizes, strict=True)
+                lost_rows.append(" ".join(f"{name}={size}" for name, size in pairs))
         parts = [f"{self._kept_count} of {self._row_count} rows of its tables keep their program"]
-        moved = len(self._replacements) - len(lost)
-        if moved:
-            parts.append(f"{moved} go to the best of those measured that are left")
-        if lost:
-            more = f" and {len(lost) - _MAX_NAMED} more" if len(lost) > _MAX_NAMED else ""
+        moved_count = len(self._replacements) - len(lost_rows)
+        if moved_count:
+            parts.append(f"{moved_count} go to the best of those measured that are left")
+        if lost_rows:
+            surplus = len(lost_rows) - _MAX_NAMED
+            more = f" and {surplus} more" if surplus > 0 else ""
             hint = f"`{format_command('tune', self._script.name)}`"
-            parts.append(f"to be tuned again: {', '.join(lost[:_MAX_NAMED])}{more} ({hint})")
+            parts.append(f"to be tuned again: {', '.join(lost_rows[:_MAX_NAMED])}{more} ({hint})")
         return f"{self._script.label}: {'; '.join(parts)}"

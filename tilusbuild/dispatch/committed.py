@@ -31,18 +31,18 @@ def make_committed_tables(
     are not planned are left out."""
     if not instance.spec.tuned:
         return []
-    planned = {*instance.schedules}
+    planned_numbers = set(instance.schedules)
     roundings = [make_rounding(bucket) for bucket in buckets.values()]
     entries_by_device: dict[tuple[str, str], dict[tuple[int, ...], list[Any]]] = {}
-    rows = [
+    rows_with_sizes = [
         ([row.sizes[name] for name in buckets], row)
         for row in instance.spec.tuned
         if row.sizes.keys() == buckets.keys()
     ]
     # The greatest sizes last: they overwrite the others of their bucket.
-    for sizes, row in sorted(rows, key=lambda pair: pair[0]):
+    for sizes, row in sorted(rows_with_sizes, key=lambda pair: pair[0]):
         number = _find_program(instance, row)
-        if number in planned:
+        if number in planned_numbers:
             key = [to_bucket(size) for to_bucket, size in zip(roundings, sizes, strict=True)]
             entries = entries_by_device.setdefault((row.device, row.arch), {})
             entries[tuple(key)] = [key, number, "measured", row.seconds, sizes]
@@ -71,14 +71,16 @@ def describe_unused_rows(
     """Return a message about the committed rows in `file` that no call can use, as far as that is
     known before a build; None when all can be used."""
     programs = instance.programs_by_number
-    unused = [
-        f"{' '.join(f'{name}={size}' for name, size in row.sizes.items())} ({why})"
-        for row in instance.spec.tuned
-        if (why := _explain_unused_row(cache, instance, programs, row, keys))
-    ]
+    unused = []
+    for row in instance.spec.tuned:
+        why = _explain_unused_row(cache, instance, programs, row, keys)
+        if why is not None:
+            sizes = " ".join(f"{name}={size}" for name, size in row.sizes.items())
+            unused.append(f"{sizes} ({why})")
     if not unused:
         return None
-    more = f" and {len(unused) - _MAX_NAMED} more" if len(unused) > _MAX_NAMED else ""
+    surplus = len(unused) - _MAX_NAMED
+    more = f" and {surplus} more" if surplus > 0 else ""
     tune = format_command("tune", instance.script)
     export = format_command("dispatch", "export", instance.script)
     return (
@@ -101,10 +103,12 @@ def _explain_unused_row(
     number = _find_program(instance, row)
     if number is None:
         return "the space has no such schedule"
-    # At a lower level the schedule is not planned: another build has its program.
+    # At a lower level the schedule is not planned, and its program's hash is not known: a build at
+    # the right level has the program.
     entry = lookup_entry(cache, programs[number]) if number in programs else None
-    status = Status.BUILT if entry is None else entry.meta["status"]
-    return None if status == Status.BUILT else f"its program is {status}"
+    if entry is None or entry.status == Status.BUILT:
+        return None
+    return f"its program is {entry.status}"
 
 
 def iterate_measured_rows(script: Script) -> Iterator[TunedRow]:
@@ -138,15 +142,15 @@ def merge_measured_rows(
 ) -> tuple[list[TunedRow], list[ChangedRow]]:
     """Return `rows` with a script's measurements in place of the rows of the same buckets, and the
     measurements that differ from these rows. Raises `LoadError`."""
-    before = {_identify_bucket(script, row): row for row in rows}
-    measured = {_identify_bucket(script, row): row for row in iterate_measured_rows(script)}
-    other_rows = [row for row in rows if _identify_bucket(script, row) not in measured]
-    changed = [
-        ChangedRow(row, replaced=before.get(key))
-        for key, row in measured.items()
-        if row != before.get(key)
+    earlier_rows = {_identify_bucket(script, row): row for row in rows}
+    measured_rows = {_identify_bucket(script, row): row for row in iterate_measured_rows(script)}
+    kept_rows = [row for row in rows if _identify_bucket(script, row) not in measured_rows]
+    changed_rows = [
+        ChangedRow(row, replaced=earlier_rows.get(bucket))
+        for bucket, row in measured_rows.items()
+        if row != earlier_rows.get(bucket)
     ]
-    return [*other_rows, *measured.values()], changed
+    return [*kept_rows, *measured_rows.values()], changed_rows
 
 
 def _identify_bucket(script: Script, row: TunedRow) -> tuple[object, ...]:

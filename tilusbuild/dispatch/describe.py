@@ -99,21 +99,21 @@ def _find_toolkit_version(spec: InstanceSpec) -> str | None:
 def _find_level(instance: PlannedInstance) -> int:
     """Return the level that is planned: 2 the whole space, 1 a sample, 0 one schedule of
     several."""
-    # A space of one schedule is level 0: nothing can be tuned.
-    if 1 < len(instance.schedules) == instance.spec.space.size[0]:
-        return 2
-    return min(len(instance.schedules) - 1, 1)
+    count = len(instance.schedules)
+    if count <= 1:
+        return 0  # also for a whole space of one schedule: nothing can be tuned
+    return 2 if count == instance.spec.space.size[0] else 1
 
 
 def _describe_argument(argument: Argument) -> dict[str, Any]:
     """Return an argument as `script.json` has it."""
-    dims = argument.dims
+    dims = None
+    if argument.dims is not None:
+        dims = [d if isinstance(d, int | str) else node_to_json(d.tree) for d in argument.dims]
     return {
         "name": argument.name,
         "dtype": argument.dtype,
-        "dims": None
-        if dims is None
-        else [dim if isinstance(dim, int | str) else node_to_json(dim.tree) for dim in dims],
+        "dims": dims,
         "out": argument.out,
         "dimension": not argument.is_passed,
         "type": argument.format_type(),
@@ -185,7 +185,7 @@ def _describe_rules(
 ) -> list[dict[str, Any]]:
     """Return the manifest's rules as `script.json` has them. Left out are rules whose schedule is
     not planned, and rules over an argument without an integer value in this instance."""
-    # With constants replaced, the runtime needs only the values of a call.
+    # Constants are replaced here, so that the runtime needs only the values of a call.
     constants = {**list_target_constants(instance.target), **instance.params}
     scalars = (a for a in instance.spec.signature.arguments if a.dims is None)
     integers = {argument.name for argument in scalars if argument.dtype in WHOLE}
@@ -204,15 +204,18 @@ def _find_program_for(
 ) -> int | None:
     """Return the number of the planned program with the values `use`; of several, the one with the
     most values of the default. Return None without one."""
-    numbered = dict(zip(instance.schedules, schedules, strict=True))
-    default = numbered[instance.default] if instance.default is not None else {}
-    fitting = (number for number, values in numbered.items() if use.items() <= values.items())
-    # Of equals the first: `max` keeps it.
-    return max(
-        fitting,
-        key=lambda i: sum(numbered[i][n] == default.get(n) for n in instance.parameters),
-        default=None,
-    )
+    schedule_of_number = dict(zip(instance.schedules, schedules, strict=True))
+    default = schedule_of_number[instance.default] if instance.default is not None else {}
+    matching_numbers = [
+        number for number, values in schedule_of_number.items() if use.items() <= values.items()
+    ]
+
+    def count_default_values(number: int) -> int:
+        schedule = schedule_of_number[number]
+        return sum(schedule[name] == default.get(name) for name in instance.parameters)
+
+    # Of programs with equal counts `max` returns the first.
+    return max(matching_numbers, key=count_default_values, default=None)
 
 
 JsonTree: TypeAlias = "bool | int | float | str | list[JsonTree]"

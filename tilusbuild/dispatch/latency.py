@@ -54,29 +54,34 @@ class Measurement(Struct, frozen=True):
     def find_best(self, excluded: Collection[int] = ()) -> TableEntry | None:
         """Return the table row of the fastest program that is neither refused nor excluded;
         None without one. Of ties the earliest wins."""
-        # Refused at any size of the bucket: the row would serve that size, too.
-        wrong = {*self.refused, *excluded}
-        timed = {p: s for p, s in self.seconds.items() if p not in wrong}
-        if not timed:
+        # A program that was refused at any size of the bucket is left out: the row would serve that
+        # size, too.
+        candidates = {
+            program: seconds
+            for program, seconds in self.seconds.items()
+            if program not in self.refused and program not in excluded
+        }
+        if not candidates:
             return None
-        bound = min(timed.values()) * (1 + TIE)
-        program = min(program for program, seconds in timed.items() if seconds <= bound)
-        return TableEntry(self.key, program, "measured", timed[program], self.at)
+        tie_limit = min(candidates.values()) * (1 + TIE)
+        best = min(program for program, seconds in candidates.items() if seconds <= tie_limit)
+        return TableEntry(self.key, best, "measured", candidates[best], self.at)
 
 
 def write_measurement(script: Script, measured: Measurement) -> None:
     """Write a measurement and its report, in place of the same device's last one. Raises
     `OSError`."""
-    directory = name_directory(measured.key)
-    make_directories_below(script.path, *directory.split("/"))
-    path = os.path.join(script.path, directory, FILE)
+    relative_directory = name_directory(measured.key)
+    make_directories_below(script.path, *relative_directory.split("/"))
+    directory = os.path.join(script.path, relative_directory)
     with lock_tables(script):
         fingerprint = dict(measured.fingerprint)
-        others = [m for m in _read_file(path, script) if dict(m.fingerprint) != fingerprint]
-        sweep_temporary_files(os.path.dirname(path))
-        # The report first: the file that programs read says that both are there.
-        for name, data in format_measurements(script, measured.key, [*others, measured]).items():
-            write_atomic(os.path.join(os.path.dirname(path), name), data)
+        earlier_measurements = _read_file(os.path.join(directory, FILE), script)
+        kept = [m for m in earlier_measurements if dict(m.fingerprint) != fingerprint]
+        sweep_temporary_files(directory)
+        # The report comes first: whoever finds the file that programs read finds both.
+        for name, data in format_measurements(script, measured.key, [*kept, measured]).items():
+            write_atomic(os.path.join(directory, name), data)
 
 
 def name_directory(key: Sequence[int]) -> str:
@@ -164,9 +169,9 @@ def update_refusals(
         # Most builds change nothing: then nothing is read further, and nothing written.
         if tuple(refused.values()) == table_file.refused:
             return False
-        numbers = explain_refusals(script.programs, refused.values()).keys()
-        measured = read_measurements(script) if numbers else []
-        tables = [_remove_programs(table, numbers, measured) for table in table_file.tables]
+        refused_numbers = explain_refusals(script.programs, refused.values()).keys()
+        measured = read_measurements(script) if refused_numbers else []
+        tables = [_remove_programs(table, refused_numbers, measured) for table in table_file.tables]
         write_tables(script, tables, tuple(refused.values()))
         return True
 
@@ -177,15 +182,16 @@ def _remove_programs(
     """Return a table whose measured rows of refused programs go to the best other program, or
     are removed. Rows by hand stay."""
     measurements = {m.key: m for m in measured if dict(m.fingerprint) == table.fingerprint}
-    entries = []
+    new_entries = []
     for entry in table.entries:
-        row: TableEntry | None = entry
-        if entry.program in refused_numbers and entry.source != "table":
-            measurement = measurements.get(entry.key)
-            row = None if measurement is None else measurement.find_best(refused_numbers)
-        if row is not None:
-            entries.append(row)
-    return table._replace(entries=tuple(entries))
+        if entry.program not in refused_numbers or entry.source == "table":
+            new_entries.append(entry)
+            continue
+        measurement = measurements.get(entry.key)
+        replacement = None if measurement is None else measurement.find_best(refused_numbers)
+        if replacement is not None:
+            new_entries.append(replacement)
+    return table._replace(entries=tuple(new_entries))
 
 
 def copy_refusals(script: Script) -> list[Script]:
@@ -195,15 +201,17 @@ def copy_refusals(script: Script) -> list[Script]:
     refused = {refusal.program: refusal for refusal in read_dispatch_table(script).refused}
     if not refused:
         return []
-    changed: list[Script] = []
-    scripts = os.path.join(script.root, layout.SCRIPTS)
-    for path in (p for directory in list_paths(scripts) for p in list_paths(directory)):
+    changed_scripts: list[Script] = []
+    script_directories = list_paths(os.path.join(script.root, layout.SCRIPTS))
+    for path in (path for directory in script_directories for path in list_paths(directory)):
+        if path == script.path:
+            continue
         with suppress(LoadError):
-            other = read_script(path)
-            shared = [refused[digest] for digest in other.programs.values() if digest in refused]
-            if path != script.path and shared and update_refusals(other, shared):
-                changed.append(other)
-    return changed
+            sibling = read_script(path)
+            shared = [refused[digest] for digest in sibling.programs.values() if digest in refused]
+            if shared and update_refusals(sibling, shared):
+                changed_scripts.append(sibling)
+    return changed_scripts
 
 
 def collect_refusals(scripts: str) -> dict[str, Refusal]:
@@ -211,7 +219,8 @@ def collect_refusals(scripts: str) -> dict[str, Refusal]:
     directory that holds these directories. Unreadable directories are skipped."""
     refusals: dict[str, Refusal] = {}
     for path in list_paths(scripts):
-        # Searched as text first: most directories refuse nothing, and a description is long.
+        # The table file is searched as text first: most directories refuse nothing, and reading
+        # a script's description takes long.
         if b'"refused"' in (try_read_bytes(f"{path}/{layout.TABLE_JSON}") or b""):
             with suppress(LoadError):
                 table_file = read_dispatch_table(read_script(path))
@@ -224,9 +233,9 @@ def adopt_refusals(script: Script, refused: Mapping[str, Refusal]) -> None:
     `LoadError` and `OSError`."""
     shared = [refused[digest] for digest in script.programs.values() if digest in refused]
     if shared:
-        # The script's own refusals are newer than those that it shares.
-        own = {refusal.program for refusal in read_dispatch_table(script).refused}
-        update_refusals(script, [refusal for refusal in shared if refusal.program not in own])
+        # Refusals that the script has already are newer than those of other directories, and stay.
+        already_refused = {refusal.program for refusal in read_dispatch_table(script).refused}
+        update_refusals(script, [r for r in shared if r.program not in already_refused])
 
 
 def list_paths(path: str) -> list[str]:

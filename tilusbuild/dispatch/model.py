@@ -62,7 +62,8 @@ def parse_model(
     if resource_names:
         pairs = zip(schedules, metas, strict=True)
         resources = [list_resources(instance, schedule, meta) for schedule, meta in pairs]
-        columns = {RESOURCE + name: [row.get(name) for row in resources] for name in resource_names}
+        for name in resource_names:
+            columns[RESOURCE + name] = [row.get(name) for row in resources]
     for name in names:
         if name not in columns:
             if any(name not in schedule for schedule in schedules):
@@ -87,20 +88,21 @@ def list_resources(
     }
     if isinstance(meta.get("dynamic_smem"), int):
         resources["dynamic_smem"] = meta["dynamic_smem"]
-    # The occupancy needs all of the numbers.
+    # The occupancy follows from all of these numbers: without one it is not known.
     threads = _count_threads(instance, {**instance.params, **schedule})
     if threads is None or not usages or "dynamic_smem" not in resources:
         return resources
     resources["threads"] = threads
-    fits = compute_occupancy(
+    occupancy = compute_occupancy(
         instance.target.archs[0],
         threads=threads,
         registers=int(resources["registers"]),
         static_smem=int(resources["static_smem"]),
         dynamic_smem=int(resources["dynamic_smem"]),
     )
-    if fits.blocks_per_sm:
-        resources["blocks_per_sm"], resources["occupancy"] = fits.blocks_per_sm, fits.fraction
+    if occupancy.blocks_per_sm:
+        resources["blocks_per_sm"] = occupancy.blocks_per_sm
+        resources["occupancy"] = occupancy.fraction
     return resources
 
 
@@ -125,22 +127,25 @@ def compute_work(
     that is not known. Without `bytes`, each tensor counts once."""
     flops = dispatch.flops if dispatch is not None else None
     declared_bytes = dispatch.bytes if dispatch is not None else None
+    # Each tensor's bytes as the text of an expression: "2.0 * (m) * (k)" for `f16*[m, k]`.
     tensor_sizes = []
     for argument in instance.spec.signature.arguments:
         if argument.dims is not None:
-            extents = (d if isinstance(d, int | str) else d.canonical for d in argument.dims)
+            extents = [d if isinstance(d, int | str) else d.canonical for d in argument.dims]
             # In floating point, which no product of sizes overflows.
             element_bytes = repr(float(DTYPES[argument.dtype].bytes))
             tensor_sizes.append(" * ".join([element_bytes, *(f"({extent})" for extent in extents)]))
     bytes_source = declared_bytes or " + ".join(tensor_sizes) or None
-    env = {**list_target_constants(instance.target), **instance.params, **sizes}
-    return _evaluate_number(bytes_source, env), _evaluate_number(flops, env)
+    values = {**list_target_constants(instance.target), **instance.params, **sizes}
+    return _evaluate_number(bytes_source, values), _evaluate_number(flops, values)
 
 
-def _evaluate_number(source: Value | None, env: Mapping[str, Value]) -> float | None:
-    """Return the value of an expression; None if it depends on an unknown name."""
+def _evaluate_number(source: Value | None, values: Mapping[str, Value]) -> float | None:
+    """Return the value of an expression; None without one, or if it depends on an unknown name."""
+    if source is None:
+        return None
     try:
-        value = None if source is None else parse_expression(source).substitute(env).constant
+        value = parse_expression(source).substitute(values).constant
     except ExprError:
         return None
     return float(value) if isinstance(value, int | float) else None

@@ -60,19 +60,20 @@ class DispatchOverview(Struct, frozen=True):
         """Return (sizes, choice) for the sizes in the manifest and for all measured sizes, without
         duplicates. Raises `LoadError` and `ValueError` as a call would."""
         keys = self.script.keys
-        measured = {entry.sizes for table in self.tables for entry in table.entries}
-        all_sizes = [size for size in self.sizes if all(key in size for key in keys)]
-        all_sizes += [dict(zip(keys, sizes, strict=True)) for sizes in sorted(measured)]
+        table_sizes = {entry.sizes for table in self.tables for entry in table.entries}
+        all_sizes = [sizes for sizes in self.sizes if all(key in sizes for key in keys)]
+        all_sizes += [dict(zip(keys, sizes, strict=True)) for sizes in sorted(table_sizes)]
         chooser = self.make_chooser()
-        choices: dict[tuple[Value, ...], tuple[Mapping[str, Value], Choice]] = {}
-        # Rules may read integers besides the keys, which the sizes of a table do not have.
+        # Rules may read integers besides the keys. The sizes of a table have none: they count as 1.
         integers = [a.name for a in self.script.arguments if a.dims is None and a.dtype in WHOLE]
+        coverage: dict[tuple[Value, ...], tuple[Mapping[str, Value], Choice]] = {}
         for sizes in all_sizes:
             key_sizes = {key: sizes[key] for key in keys}
-            if tuple(key_sizes.values()) not in choices:
+            key_values = tuple(key_sizes.values())
+            if key_values not in coverage:
                 choice = chooser.choose_program({**dict.fromkeys(integers, 1), **sizes})
-                choices[tuple(key_sizes.values())] = key_sizes, choice
-        return [*choices.values()]
+                coverage[key_values] = key_sizes, choice
+        return list(coverage.values())
 
     def find_problems(self) -> Iterator[str]:
         """Yield a message for each reason for which a call would fail, and for a C dispatcher that
@@ -82,18 +83,20 @@ class DispatchOverview(Struct, frozen=True):
         # Without the device it is not known which table would hold.
         if self.device is not None and self.tables:
             try:
+                # Called for its error only: no table holds on the device.
                 select_table(self.script, self.tables, self.device)
             except LoadError as error:
                 yield str(error)
         available = list_available_programs(self.script)
-        chosen = {entry.program for table in self.tables for entry in table.entries}
-        chosen |= {rule.program for rule in self.script.rules}
+        chosen_programs = {entry.program for table in self.tables for entry in table.entries}
+        chosen_programs |= {rule.program for rule in self.script.rules}
         if self.script.default is not None:
-            chosen.add(self.script.default)
-        reasons = explain_refusals(self.script.programs, self.refused)
-        for program in sorted(chosen):
-            if program in reasons:
-                yield f"program {program} is chosen, but refused: it was {reasons[program]}"
+            chosen_programs.add(self.script.default)
+        refusal_reasons = explain_refusals(self.script.programs, self.refused)
+        for program in sorted(chosen_programs):
+            if program in refusal_reasons:
+                why = refusal_reasons[program]
+                yield f"program {program} is chosen, but refused: it was {why}"
                 continue
             if program not in available:
                 status = self.script.not_built.get(program, "not there")
@@ -106,10 +109,11 @@ class DispatchOverview(Struct, frozen=True):
             except LoadError as error:
                 yield str(error)
         try:
-            self.list_coverage()
-            module, has_tables = load_dispatcher_module(), self.trouble is None
+            self.list_coverage()  # called for its errors only
+            module = load_dispatcher_module()
             has_dispatcher = os.path.isdir(os.path.join(self.script.path, DISPATCH))
-            if module is None or not has_dispatcher or not has_tables:
+            has_readable_tables = self.trouble is None
+            if module is None or not has_dispatcher or not has_readable_tables:
                 return
             if not module.is_current_dispatcher(self.script):
                 yield f"the C dispatcher was built from other tables: {_MAKE} builds it again"
@@ -127,7 +131,8 @@ def read_overviews(
     targets = {declared.name for _, declared in pairs}
     tune = manifest.scripts[script].tune
     sizes = tuple(dict(size) for size in tune.sizes) if tune else ()
-    root, is_built = SearchRoot(cache, "the project's cache"), False
+    root = SearchRoot(cache, "the project's cache")
+    is_built = False
     for path in root.list_instances(to_snake_case(script), manifest.root):
         instance = read_script(path)
         if instance.target in targets and name.matches_instance(

@@ -59,7 +59,7 @@ def refresh_tables(
     try:
         with wrap_oserror(path):
             script = read_script(path)
-            # First: tables of other keys cannot be read as the script's.
+            # First, since tables of other keys cannot be read as those of the script.
             remove_other_keys(script)
             adopt_refusals(script, refused)
             return script, update_tables(script)

@@ -48,16 +48,16 @@ def update_rows(
     """
     with lock_tables(script):
         table_file = read_dispatch_table(script)
-        own_tables = [t for t in table_file.tables if dict(t.fingerprint) == dict(fingerprint)]
-        before = {entry.key: entry for table in own_tables for entry in table.entries}
-        rows = {key: row for key, row in before.items() if key not in removed_keys}
+        device_tables = [t for t in table_file.tables if dict(t.fingerprint) == dict(fingerprint)]
+        earlier_rows = {entry.key: entry for table in device_tables for entry in table.entries}
+        rows = {key: row for key, row in earlier_rows.items() if key not in removed_keys}
         rows |= {entry.key: entry for entry in entries}
         # Only a change is written: it costs two renames that are synced to the disk.
-        if rows != before:
-            others = [t for t in table_file.tables if t not in own_tables]
-            ordered = sorted(rows.values(), key=lambda entry: entry.key)
-            new_table = DeviceTable(dict(fingerprint), tuple(ordered))
-            replace_tables(script, [*others, new_table], table_file.refused)
+        if rows != earlier_rows:
+            other_tables = [table for table in table_file.tables if table not in device_tables]
+            ordered_rows = sorted(rows.values(), key=lambda entry: entry.key)
+            new_table = DeviceTable(dict(fingerprint), tuple(ordered_rows))
+            replace_tables(script, [*other_tables, new_table], table_file.refused)
 
 
 def remove_other_keys(script: Script) -> None:
@@ -66,9 +66,11 @@ def remove_other_keys(script: Script) -> None:
     keys = read_measured_keys(script.path)
     if keys is not None and keys != script.keys:
         with lock_tables(script):
-            # Read as for the former keys: else the file is an error.
-            former = script._replace(buckets=dict.fromkeys(keys, int))
-            replace_tables(script, (), read_dispatch_table(former).refused)
+            # Read with the former keys: the file raises an error for a script with other keys. The
+            # buckets' functions are not used.
+            script_with_former_keys = script._replace(buckets=dict.fromkeys(keys, int))
+            refused = read_dispatch_table(script_with_former_keys).refused
+            replace_tables(script, (), refused)
 
 
 def update_tables(script: Script) -> TableFile:
@@ -91,7 +93,7 @@ def has_entries(table_file: TableFile) -> bool:
 def _is_current(script: Script, table_file: TableFile) -> bool:
     expected = format_tables(script, table_file.tables, table_file.refused)
     if table_file.tables:
-        del expected[FILE]  # people edit it, and their layout stays
+        del expected[FILE]  # not compared: people edit it, and their layout stays
     current = {name: try_read_bytes(os.path.join(script.path, name)) for name in expected}
     return current == expected
 
@@ -160,8 +162,9 @@ def _format_row(entry: TableEntry) -> list[Any]:
     row: list[Any] = [list(entry.key), entry.program, entry.source]
     if entry.seconds is not None:
         row.append(entry.seconds)
-        # By position: sizes without seconds cannot be said.
-        row += [] if entry.measured_sizes is None else [list(entry.measured_sizes)]
+        # The items have fixed positions: a row without seconds cannot have sizes.
+        if entry.measured_sizes is not None:
+            row.append(list(entry.measured_sizes))
     return row
 
 
