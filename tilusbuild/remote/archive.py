@@ -85,7 +85,7 @@ def pack_entry(files: Mapping[str, bytes], seconds: float = 0.0) -> bytes:
     sizes = {name: len(files[name]) for name in sorted(files)}
     if sum(sizes.values()) > MAX_BYTES or len(sizes) > MAX_FILES:
         raise ArchiveError(f"it has more than {MAX_BYTES >> 20} MiB or {MAX_FILES} files")
-    # - 1: a reader accepts only less than `MAX_SECONDS`.
+    # - 1: a reader accepts only a number below `MAX_SECONDS`.
     head = json.encode(_Head(sizes, min(seconds, MAX_SECONDS - 1)))
     content = b"".join((head, b"\n", *(files[name] for name in sizes)))
     return ZstdCompressor(level=_LEVEL, write_checksum=True).compress(content)
@@ -122,21 +122,20 @@ class Unpacker:
         if sum(head.files.values()) > MAX_BYTES:
             raise ArchiveError(f"it has more than {MAX_BYTES >> 20} MiB")
         files: dict[str, bytes | str] = {}
-        total = 0
+        total_size = 0
         for name, size in head.files.items():
-            total += size
-            files[name] = (
-                _read_bytes(content, size)
-                if total <= _MAX_HELD
-                else self._write_file(content, size)
-            )
+            total_size += size
+            if total_size <= _MAX_HELD:
+                files[name] = _read_bytes(content, size)
+            else:
+                files[name] = self._write_file(content, size)
         if content.read(1):
             raise ArchiveError("it has more bytes than its first line says")
         return Archive(files, head.seconds)
 
     def _write_file(self, content: IO[bytes], size: int) -> str:
         """Write the next bytes of an archive to a file; return its path."""
-        # A number, never the file's own name: its writer chose that.
+        # The name is a number, and never that in the archive: the archive's writer chose that one.
         path = os.path.join(self._directory, str(next(self._numbers)))
         with open(path, "xb") as file:
             while size:
@@ -156,19 +155,20 @@ class _Source:
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
-        self._rest = memoryview(b"")
-        self._size = 0
+        self._rest_of_piece = memoryview(b"")
+        self._received_bytes = 0
 
     def read(self, size: int) -> memoryview:
         """Return the next bytes, `size` at most; none at the end. Raises `ArchiveError` for pieces
         of more than `MAX_BYTES` in all."""
-        while not self._rest:  # a piece may be empty
+        while not self._rest_of_piece:  # a piece may be empty
             piece = next(self._pieces, None)
             if piece is None:
                 break
-            self._rest = memoryview(piece)
-            self._size += len(piece)
-            if self._size > MAX_BYTES:
+            self._rest_of_piece = memoryview(piece)
+            self._received_bytes += len(piece)
+            if self._received_bytes > MAX_BYTES:
                 raise ArchiveError(f"it has more than {MAX_BYTES >> 20} MiB")
-        data, self._rest = self._rest[:size], self._rest[size:]
+        data = self._rest_of_piece[:size]
+        self._rest_of_piece = self._rest_of_piece[size:]
         return data

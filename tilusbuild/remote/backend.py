@@ -36,7 +36,7 @@ _PAUSE = 0.1
 _HELPER_SECONDS = 30.0
 # Seconds before the end of a token at which another one is asked for: a request may take long.
 _RENEWAL_SECONDS = 60.0
-# Compared here: a library that refuses a header shows it.
+# Headers are compared with these, since the message of a library that refuses a header shows it.
 _HEADER_NAME, _HEADER_VALUE = re.compile(r"[A-Za-z0-9_.-]+"), re.compile("[ -~]*")
 
 Answer = TypeVar("Answer")
@@ -149,7 +149,9 @@ class Guard:
                     self.break_circuit(str(error))
                     raise BrokenError from None
             pause = _PAUSE * 4**attempt * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-            self._broken.wait(pause)  # not a sleep: the end of the build wakes it
+            # Waits for the event, and does not sleep: the end of the build breaks the circuit, and
+            # so ends the pause.
+            self._broken.wait(pause)
         raise BrokenError
 
     def break_circuit(self, why: str | None) -> None:
@@ -202,12 +204,10 @@ class Credentials:
                         helper, self._settings.address
                     )
                 headers |= self._helper_headers
-        if not all(
-            _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)
-            for name, value in headers.items()
-        ):
-            why = f"{self._settings.address}: a header that cannot be sent"
-            raise RemoteTroubleError(why, retry=False)
+        for name, value in headers.items():
+            if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
+                why = f"{self._settings.address}: a header that cannot be sent"
+                raise RemoteTroubleError(why, retry=False)
         return headers
 
 
@@ -233,7 +233,8 @@ def _ask_helper(helper: str, address: str) -> tuple[dict[str, str], float | None
     except (DecodeError, RecursionError):
         raise _make_helper_error("its answer is not of the protocol") from None
     headers = {name: ", ".join(values) for name, values in answer.headers.items()}
-    return headers, answer.expires.timestamp() if answer.expires else None
+    expiry = None if answer.expires is None else answer.expires.timestamp()
+    return headers, expiry
 
 
 def _make_helper_error(why: str) -> RemoteTroubleError:

@@ -84,13 +84,15 @@ class RemoteCache:
             return ()
         items = list(labels.items())
         # Few programs are split over all threads: a batch that fails then loses few of them.
-        size = max(1, min(self._backend.batch, math.ceil(len(items) / self._backend.width)))
+        programs_per_thread = math.ceil(len(items) / self._backend.width)
+        size = max(1, min(self._backend.batch, programs_per_thread))
         batches = [items[start : start + size] for start in range(0, len(items), size)]
         try:
             while len(self._askers) < min(self._backend.width, len(batches)):
                 self._askers.append(start_thread(self._answer_batches))
         except OSError:
-            # No more threads can be started: one is enough, and without any all is compiled here.
+            # No more threads can be started. One is enough; without any, no program is fetched, and
+            # the build compiles all of them.
             if not self._askers:
                 return ()
         for batch in batches:
@@ -118,9 +120,9 @@ class RemoteCache:
     def close(self) -> None:
         """Stop, and wait until no thread uses the store, `_JOIN_SECONDS` at most."""
         self.stop_transfers()
-        until = time.monotonic() + _JOIN_SECONDS
+        deadline = time.monotonic() + _JOIN_SECONDS
         for thread in (*self._askers, *self._uploads.threads):
-            thread.join(max(0.0, until - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
         self._fetcher.close()
 
     def make_summary(self) -> events.RemoteSummary:
@@ -148,8 +150,9 @@ class RemoteCache:
             except BrokenError:
                 pass
             except Exception as error:
-                # Whatever is wrong with us, or with the disk: the build has compilers.
-                # A library's text is not shown: it may have the headers in it.
+                # A defect of this code, or of the disk, must not end the build, which can compile
+                # the programs. The text of a library's error may have headers, which are secrets:
+                # only that of an `OSError` is shown.
                 details = f": {error}" if isinstance(error, OSError) else ""
                 self._asking.break_circuit(f"{type(error).__name__}{details}")
             for program in unanswered:
@@ -237,7 +240,7 @@ class Uploads:
         self._listen = listen
         self._lock = threading.Lock()
         self._queue: SimpleQueue[tuple[str, float] | None] = SimpleQueue()
-        self._waiting = 0
+        self._waiting = 0  # programs in the queue or under way
         self._lost = 0
         self._idle_since: float | None = None
         self._stopped = False
@@ -277,7 +280,7 @@ class Uploads:
         with self._lock:
             if not self._waiting or self._stopped:
                 return False
-            # From the first question: before it, the build itself had work to do.
+            # The patience begins with the first question: before it, the build had work to do.
             now = time.monotonic()
             if self._idle_since is None:
                 self._idle_since = now
@@ -329,10 +332,10 @@ class Uploads:
                 size += self._send_include(digest)
                 self._sent_includes.add(digest)
         key = program_key(program)
-        if program not in self._outdated and self.guard.call_request(
-            lambda: self._backend.has_file(key)
-        ):
-            return size
+        if program not in self._outdated:
+            is_on_remote = self.guard.call_request(lambda: self._backend.has_file(key))
+            if is_on_remote:
+                return size
         return size + self._send_file(key, pack_entry(_read_entry_files(entry), seconds))
 
     def _send_include(self, digest: str) -> int:

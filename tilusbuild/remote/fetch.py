@@ -39,8 +39,8 @@ from tilusbuild.runtime.regular import open_file, read_bytes
 from tilusbuild.runtime.sealed import unseal_json
 from tilusbuild.status import RECORDED, Compiled, Status
 
-# How often a program's lock is tried, and seconds between: locks are few, so that another program
-# may have it for the moment in which it is published; who compiles this one has it for longer.
+# How often a program's lock is tried, and seconds between. Programs share locks: one that is held
+# while another program is published is free in a moment; one of a compile of this program is not.
 _ATTEMPTS, _PAUSE = 5, 0.05
 # Include directories of a program: of its headers, and of its launcher. A compile.sh that names
 # more is refused, and a hundred directories are not fetched for it before.
@@ -148,16 +148,17 @@ class Fetcher:
             candidates: list[_Candidate] = []
             for program in programs:
                 archive = archives.get(program)
-                try:
-                    if isinstance(archive, ArchiveError):
-                        raise archive
-                    if archive is None:
-                        yield Outcome(program)
-                    else:
+                if archive is None:
+                    yield Outcome(program)
+                elif isinstance(archive, ArchiveError):
+                    yield _refuse_entry(program, archive)
+                else:
+                    try:
                         contents = _map_contents(archive.files)
+                    except ArchiveError as error:
+                        yield _refuse_entry(program, error)
+                    else:
                         candidates.append(_Candidate(program, archive, contents))
-                except ArchiveError as error:
-                    yield _refuse_entry(program, error)
             yield from self._accept_candidates(candidates)
         finally:
             for archive in archives.values():
@@ -170,13 +171,10 @@ class Fetcher:
 
         A program whose lock another process holds is tried `_ATTEMPTS` times, with pauses.
         """
-        self._receive_includes(
-            {
-                digest
-                for candidate in candidates
-                for digest in candidate.directories[:_MAX_DIRECTORIES]
-            }
-        )
+        include_digests: set[str] = set()
+        for candidate in candidates:
+            include_digests.update(candidate.directories[:_MAX_DIRECTORIES])
+        self._receive_includes(include_digests)
         accepted: list[_Candidate] = []
         verified: set[str] = set()
         for candidate in candidates:
@@ -184,7 +182,7 @@ class Fetcher:
             if outcome is None and self._is_sample(candidate):
                 outcome = self._compile_again(candidate)
                 verified.add(candidate.program)
-            # Before the program is published: no entry names what is not there.
+            # Include directories come before the program: no entry may name a missing one.
             if outcome is None:
                 self._lay_out_includes(candidate.directories)
                 accepted.append(candidate)
@@ -224,7 +222,7 @@ class Fetcher:
     def _unpack_archive(self, pieces: Iterable[bytes]) -> Archive | ArchiveError:
         """Unpack an archive that arrives in pieces. Return the archive, or the error for a
         malformed one. Raises the exceptions of `pieces`."""
-        # Not before: a remote that has nothing makes no directory in the cache.
+        # The directory is made for the first archive: a remote that has none makes none.
         with self._lock:
             if self._private is None or self._unpacker is None:
                 self._private = self._cache.make_private()
@@ -247,19 +245,20 @@ class Fetcher:
         The lock is held during the fetch, so that two threads do not fetch the same directory.
         """
         with self._includes_lock:
-            unknown = [digest for digest in digests if digest not in self._includes]
-            for digest in unknown:
+            new_digests = [digest for digest in digests if digest not in self._includes]
+            for digest in new_digests:
                 path = self._cache.include_path(digest)
                 if is_include_whole(path, digest):
                     manifest = read_bytes(os.path.join(path, layout.MANIFEST))
                     self._includes[digest] = _Include(manifest, None)
-            absent = [digest for digest in unknown if digest not in self._includes]
+            absent = [digest for digest in new_digests if digest not in self._includes]
             archives = self._receive_archives(include_key, absent) if absent else {}
             for digest in absent:
                 archive = archives.get(digest)
-                self._includes[digest] = (
-                    _check_include(digest, archive) if isinstance(archive, Archive) else archive
-                )
+                if isinstance(archive, Archive):
+                    self._includes[digest] = _check_include(digest, archive)
+                else:
+                    self._includes[digest] = archive
 
     def _check_candidate(self, candidate: _Candidate) -> Outcome | None:
         """Return the outcome of an entry that is refused, or misses an include directory; None for
@@ -275,7 +274,8 @@ class Fetcher:
                 is_incomplete = True
             else:
                 manifests[digest] = include.manifest
-        # The rest is checked all the same: a wrong entry is named, and not taken for a miss.
+        # An entry without one of its directories is checked all the same: if something else is
+        # wrong with it, it is refused by name, and not taken for a miss.
         checked_manifests = None if is_incomplete else manifests
         if problems := check_entry(program, contents, checked_manifests, origin=Origin.REMOTE):
             return _refuse_entry(program, problems[0])
@@ -341,7 +341,7 @@ class Fetcher:
 
 
 def _refuse_entry(program: str, problem: object) -> Outcome:
-    # A name in it is chosen by the server: it must not control the terminal.
+    # The text may have a name that the server chose, which must not control the terminal.
     text = "".join(letter if letter.isprintable() else "?" for letter in f"{problem!s:.500}")
     return Outcome(program, refused=text, outdated=True)
 
@@ -386,6 +386,7 @@ def _map_file(path: str) -> bytes:
 def _remove_files(archive: Archive) -> None:
     for source in archive.files.values():
         if isinstance(source, str):
-            # Of an accepted entry it has moved; and a `cache clear` may have removed it.
+            # The file of an accepted entry was moved into the cache, and `cache clear` may have
+            # removed that of any entry.
             with suppress(FileNotFoundError):
                 os.unlink(source)

@@ -63,9 +63,9 @@ _RATE = 1 << 20
 _MAX_OVERHEAD = 256 << 10
 # Seconds after which a call that waits looks whether the back end was closed.
 _POLL_SECONDS = 0.1
-_OPTIONS = (
+_SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    # What is not used is not forgotten on the way, or known to be; seconds.
+    # Probes keep an idle connection alive on its way, and show when it is lost. In seconds.
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
@@ -91,7 +91,7 @@ class HttpBackend:
         options: dict[str, Any] = {
             "maxsize": _CONNECTIONS,
             "timeout": Timeout(connect=settings.connect_timeout),
-            "socket_options": _OPTIONS,
+            "socket_options": _SOCKET_OPTIONS,
         }
         self._pool = HTTPConnectionPool(*server, **options)
         self._pool.ConnectionCls = _Connection
@@ -158,14 +158,14 @@ class HttpBackend:
                 )
             status = response.status
             limit = MAX_BYTES if status == 200 else _MAX_REFUSAL
-            # One byte more than is accepted: then the reader sees that it is too long.
+            # One byte more than is accepted, so that the reader sees that the content is too long.
             pieces = self._read_pieces(response, limit + 1)
             try:
                 expected = _EXPECTED_STATUS.get(method)
                 if expected is not None and status not in expected:
                     raise self._explain_refusal(method, status)
                 yield pieces if status == 200 else None
-                # A connection is in the pool again once its answer was read to the end.
+                # Called only to read the answer to its end: then the connection is used again.
                 next(pieces, None)
             finally:
                 response.close()
@@ -193,9 +193,13 @@ class HttpBackend:
         """Return the error for an exception of a request, with the reason of its innermost cause.
         It says to retry unless the next attempt would fail alike."""
         cause: BaseException = error
-        # urllib3 puts what happened into an error of its own.
-        while inside := [e for e in (cause.__cause__, *cause.args) if isinstance(e, Exception)]:
-            cause = inside[0]
+        # urllib3 wraps the error of the socket, as the cause or an argument of its own error, and
+        # does so several times.
+        while True:
+            wrapped = [e for e in (cause.__cause__, *cause.args) if isinstance(e, Exception)]
+            if not wrapped:
+                break
+            cause = wrapped[0]
         why = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         if isinstance(cause, TimeoutError):
             why = "no answer in time"
@@ -205,7 +209,7 @@ class HttpBackend:
             isinstance(cause, ssl.SSLCertVerificationError) and cause.verify_code in _UNKNOWN_ISSUER
         ):
             why = UNTRUSTED
-        # The next attempt would take as long, or end alike.
+        # After these errors the next attempt would take as long, or end alike.
         is_final = isinstance(
             cause, TimeoutError | ConnectionAbortedError | socket.gaierror | ssl.SSLError
         )
@@ -217,8 +221,8 @@ class RequestBudget:
     request of the current thread."""
 
     def __init__(self, seconds: float, closed: threading.Event) -> None:
-        self._until = time.monotonic() + seconds
-        self._bytes = _MAX_OVERHEAD
+        self._deadline = time.monotonic() + seconds
+        self._allowance = _MAX_OVERHEAD
         self._closed = closed
 
     def __enter__(self) -> None:
@@ -232,22 +236,22 @@ class RequestBudget:
         `ConnectionAbortedError` once the back end is closed."""
         if self._closed.is_set():
             raise ConnectionAbortedError("closed")
-        seconds = self._until - time.monotonic()
+        seconds = self._deadline - time.monotonic()
         if seconds <= 0:
             raise TimeoutError
         return seconds
 
     def allow_bytes(self, size: int) -> None:
         """Allow as many bytes more as were given to the reader of the content."""
-        self._bytes += size
+        self._allowance += size
 
-    def count_bytes(self, size: int, *, came: bool) -> None:
-        """Count bytes that were moved: they make the request longer and, if they `came`, use up
-        its allowance. Raises `ConnectionAbortedError` if more came than is allowed."""
-        self._until += size / _RATE
-        if came:
-            self._bytes -= size
-        if self._bytes < 0:
+    def count_bytes(self, size: int, *, received: bool) -> None:
+        """Extend the deadline by the time that `size` bytes take; if `received`, also subtract them
+        from the allowance. Raises `ConnectionAbortedError` if the allowance is exceeded."""
+        self._deadline += size / _RATE
+        if received:
+            self._allowance -= size
+        if self._allowance < 0:
             raise ConnectionAbortedError("more comes than was asked for")
 
 
@@ -256,7 +260,7 @@ class BudgetedSocket(socket.socket):
 
     def recv_into(self, *arguments: Any) -> int:
         size = self._call_in_time(partial(super().recv_into, *arguments))
-        _thread.request.count_bytes(size, came=True)
+        _thread.request.count_bytes(size, received=True)
         return size
 
     def sendall(self, data: Any, flags: int = 0) -> None:
@@ -265,16 +269,16 @@ class BudgetedSocket(socket.socket):
         remaining = memoryview(data).cast("B")
         while remaining:
             size = self._call_in_time(partial(super().send, remaining[:_PIECE], flags))
-            _thread.request.count_bytes(size, came=False)
+            _thread.request.count_bytes(size, received=False)
             remaining = remaining[size:]
 
     def _call_in_time(self, call: Callable[[], int]) -> int:
         """Repeat a call that moves bytes until it moves some; return their number. Raises
         `TimeoutError`, `ConnectionAbortedError` as `check_deadline`."""
         while True:
-            # Short: a thread that waits here sees the end of the build soon.
+            # In short steps, so that a thread that waits here sees the end of the build soon.
             self.settimeout(min(_thread.request.check_deadline(), _POLL_SECONDS))
-            with suppress(TimeoutError):  # then nothing was moved
+            with suppress(TimeoutError):  # no byte was moved in this step: try again
                 return call()
 
 
@@ -295,7 +299,8 @@ class _Connection(HTTPConnection):
             except (HTTPError, OSError, ValueError) as error:
                 connected.set_exception(error)
 
-        # `getaddrinfo` takes no time-out, and tries each address for as long.
+        # On a thread, since `getaddrinfo` has no time-out, and the library tries each address of a
+        # name for the whole `timeout`.
         start_thread(connect_socket)
         if not wait([connected], self.timeout).done:
             raise TimeoutError

@@ -84,7 +84,7 @@ class LazyRemote(Remote):
         """
         self._listen = listen
         if jobs and not self._opened and self._settings is not None:
-            self._opened = True  # whatever comes of it, once is enough
+            self._opened = True  # a remote that cannot be opened is not tried again
             self._open_client(self._settings, listen)
         if self._client is None:
             return ()

@@ -44,15 +44,16 @@ def choose_remote(
         (manifest_values, "tilus.toml"),
         (user_values, path or ""),
     )
-    address, source = next(
-        ((layer[key], source) for layer, source in layers if layer.get(key)), (None, "")
-    )
-    if address is None:
+    layers_with_address = [(layer, source) for layer, source in layers if layer.get(key)]
+    if not layers_with_address:
         return None
+    address_layer, source = layers_with_address[0]
+    address = address_layer[key]
     values: dict[str, Any] = {**user_values, **manifest_values, **variables}
     user_address = variables.get(key) or user_values.get(key)
     is_withheld = False
-    # The user's own address decides: a manifest may name any server, and wait for secrets there.
+    # Secrets go only to the server that the user named: a manifest may name any server, which
+    # could collect them.
     if user_address is None or _server_of_address(user_address) != _server_of_address(address):
         for name in _SECRETS:
             if values.pop(name, None):
@@ -94,12 +95,12 @@ def read_user_file(path: str) -> dict[str, Any]:
         hint = "there is only the table [remote]"
         positions = [_hide_source_line(document.locate_key(key)) for key in tables]
         raise InputError(*(Diagnostic("an unknown key", position, hint) for position in positions))
-    return _check_table(
-        remote,
-        lambda loc, message, hint: Diagnostic(
-            message, _hide_source_line(document.locate_value("remote", *loc)), hint
-        ),
-    )
+
+    def make_diagnostic(key_path: Any, message: str, hint: str | None) -> Diagnostic:
+        position = _hide_source_line(document.locate_value("remote", *key_path))
+        return Diagnostic(message, position, hint)
+
+    return _check_table(remote, make_diagnostic)
 
 
 def _check_table(
@@ -112,16 +113,17 @@ def _check_table(
     try:
         return dict(check_table(RemoteSettings, table).given)
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        raise InputError(
-            *(make_diagnostic(detail["loc"], *_describe_mistake(detail)) for detail in details)
-        ) from None
+        diagnostics = []
+        for detail in error.errors(include_url=False):
+            message, hint = _describe_mistake(detail)
+            diagnostics.append(make_diagnostic(detail["loc"], message, hint))
+        raise InputError(*diagnostics) from None
 
 
 def _hide_text(diagnostic: Diagnostic) -> Diagnostic:
     """Return a diagnostic without any text of the file."""
     position = diagnostic.place or Place("")
-    # Without a line it is an error of the system, as of a file that cannot be read.
+    # A diagnostic without a line is an error of the system, as of a file that cannot be read.
     if position.line is None:
         return Diagnostic(diagnostic.message, position)
     hint = "a string that is not closed or has no quotes, perhaps; the line is not shown"
@@ -147,17 +149,18 @@ def _describe_mistake(detail: Any) -> tuple[str, str | None]:
 def read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the checked values of the environment's variables. Raises `InputError` with the
     variable's name."""
-    off = {
+    disabled_addresses = {
         key: REMOTE_OFF
         for key in REMOTE_ADDRESSES
         if environment.get(REMOTE_PREFIX + key.upper()) == REMOTE_OFF
     }
 
-    def name_variable(loc: Any, message: str, hint: str | None) -> Diagnostic:
-        variable = REMOTE_PREFIX + str(loc[0]).upper().replace("-", "_")
+    def make_diagnostic(key_path: Any, message: str, hint: str | None) -> Diagnostic:
+        variable = REMOTE_PREFIX + str(key_path[0]).upper().replace("-", "_")
         return Diagnostic(f"{variable}: {message}", hint=hint)
 
-    return _check_table(dict(_read_variables(environment)), name_variable) | off
+    values = _check_table(dict(_read_variables(environment)), make_diagnostic)
+    return values | disabled_addresses
 
 
 def _read_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
