@@ -33,8 +33,11 @@ def list_call_arguments(script: Script) -> tuple[ScriptArgument, ...]:
 
 def bind_arguments(script: Script, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a call by argument name, without the outputs that the call leaves out.
-    When a call gives no output, positions count the inputs only. Raise `TypeError` for
-    unknown, missing and surplus arguments."""
+
+    If a call gives no output, its positional arguments are matched with the inputs only. A call
+    with as many values as parameters, or with an output by name, gives all outputs. Raise
+    `TypeError` for unknown, missing and surplus arguments.
+    """
     parameters = list_call_arguments(script)
     inputs = [argument for argument in parameters if not argument.out]
     unknown = named.keys() - {argument.name for argument in parameters}
@@ -42,14 +45,14 @@ def bind_arguments(script: Script, args: Sequence[Any], named: Mapping[str, Any]
         word = min(unknown)
         hint = did_you_mean(word, [a.name for a in parameters]) or "none is like it"
         raise TypeError(f"{script.name}() has no argument {word!r}: {hint}")
-    # A call with as many values as parameters, or with an output by name, gives all outputs.
     is_complete = len(args) + len(named) == len(parameters)
     gives_outputs = is_complete or any(a.out and a.name in named for a in parameters)
-    order = [a for a in (parameters if gives_outputs else inputs) if a.name not in named]
-    if len(args) > len(order):
+    expected_arguments = parameters if gives_outputs else inputs
+    positional = [argument for argument in expected_arguments if argument.name not in named]
+    if len(args) > len(positional):
         names = ", ".join(argument.name for argument in parameters)
         raise TypeError(f"{script.name}() takes {names}: {len(args) + len(named)} were given")
-    values = {argument.name: value for argument, value in zip(order, args, strict=False)}
+    values = {argument.name: value for argument, value in zip(positional, args, strict=False)}
     values.update(named)
     missing = [argument.name for argument in inputs if argument.name not in values]
     if missing:
@@ -86,7 +89,8 @@ def read_sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]
 
 def is_conversion_error(error: RuntimeError) -> bool:
     """Return whether tvm-ffi raised an error while it converted the arguments."""
-    # An error of the called library has this mark. It may be the device's, whatever the arguments.
+    # tvm-ffi marks the errors that the called library raised: they may be the device's, and say
+    # nothing about the arguments.
     return not isinstance(error, LoadError) and not hasattr(error, "__tvm_ffi_error__")
 
 
@@ -140,7 +144,7 @@ def _explain_dlpack_refusal(value: Any, error: Exception) -> str:
     # NumPy's kind "V" is that of ml_dtypes' narrow floats, for which it has no DLPack code.
     if getattr(dtype, "kind", "") == "V":
         return f"{kind} by DLPack: pass a tensor of torch or JAX with this type"
-    # Below the first line torch prints its C++ frames.
+    # Only the first line is for people: torch prints its C++ frames below it.
     first_line = str(error).partition("\n")[0]
     return f"{kind}: {first_line}"
 
@@ -161,18 +165,19 @@ _Allocator = Callable[[tuple[int, ...], Any], Any]
 def find_allocator(script: Script, argument: ScriptArgument, like: Any) -> _Allocator:
     """Return a function (shape, like) → array that allocates an output as arrays of the framework
     of `like`. Raise `TypeError` for a framework, or a dtype of it, that is not supported."""
-    root = type(like).__module__.partition(".")[0]
+    framework = type(like).__module__.partition(".")[0]
     remedy = f'give "{argument.name}"'
-    if root not in _LIBRARIES:
+    if framework not in _LIBRARIES:
         raise TypeError(f"{script.name}: outputs cannot be allocated as {type(like)}: {remedy}")
-    module, allocate = _LIBRARIES[root]
+    module, allocate = _LIBRARIES[framework]
     library = importlib.import_module(module)
     data_type = DTYPES.get(argument.dtype)
-    dtype = getattr(library, data_type.numpy if data_type else argument.dtype, None)
+    dtype_name = argument.dtype if data_type is None else data_type.numpy
+    dtype = getattr(library, dtype_name, None)
     if dtype is None:
-        if root == "numpy":
+        if framework == "numpy":
             remedy += " as a tensor of torch or JAX"
-        raise TypeError(f"{script.name}: {root} has no {argument.dtype}: {remedy}")
+        raise TypeError(f"{script.name}: {framework} has no {argument.dtype}: {remedy}")
     return partial(allocate, library, dtype)
 
 
@@ -190,9 +195,10 @@ def _allocate_cupy(library: Any, dtype: Any, shape: tuple[int, ...], like: Any) 
 
 
 def _allocate_jax(library: Any, dtype: Any, shape: tuple[int, ...], like: Any) -> Any:
-    # A fresh buffer that nothing else can have seen: the kernel writes where XLA thinks of zeros.
+    # JAX's arrays are immutable, but nothing else can have seen this new one: the kernel may write
+    # over the zeros.
     array = library.zeros(shape, dtype=dtype, device=next(iter(like.devices())))
-    # The kernel is launched behind XLA's back, so the zeros must be there before.
+    # XLA does not know of the kernel, and could write the zeros after it: they must be there first.
     return array.block_until_ready()
 
 
@@ -267,14 +273,19 @@ class CallForm:
         """`count` is the number of positional arguments, `names` are those of the others."""
         self._script = script
         self._arguments = list_call_arguments(script)
-        # Positions stand for values: the binding is the same for every call of the form.
-        sources = bind_arguments(
-            script, range(count), dict(zip(names, range(count, count + len(names)), strict=True))
-        )
-        self._sources = [sources.get(argument.name) for argument in self._arguments]
+        # Positions are bound in the place of values, which every call of the form has in the same
+        # order: first the positional ones, then those by keyword.
+        keyword_positions = dict(zip(names, range(count, count + len(names)), strict=True))
+        position_of_argument = bind_arguments(script, range(count), keyword_positions)
+        self._sources = [position_of_argument.get(argument.name) for argument in self._arguments]
+        """By index of an argument: the position of its value; None for an output to allocate."""
         self._allocated_indices = [i for i, source in enumerate(self._sources) if source is None]
-        tensors = (i for i, argument in enumerate(self._arguments) if argument.is_on_device)
-        self._tensor_index = next((i for i in tensors if self._sources[i] is not None), None)
+        given_tensors = [
+            i
+            for i, argument in enumerate(self._arguments)
+            if argument.is_on_device and self._sources[i] is not None
+        ]
+        self._tensor_index = given_tensors[0] if given_tensors else None
         self._structs = [
             (i, argument, parse_struct(argument.dtype))
             for i, argument in enumerate(self._arguments)
@@ -313,54 +324,61 @@ class CallForm:
     def _allocate_outputs(self, full: list[Any]) -> None:
         """Allocate the missing outputs from the sizes of the call. Raise `TypeError` and
         `ValueError`."""
-        rows = zip(self._arguments, full, self._sources, strict=True)
-        inputs = {argument.name: value for argument, value, source in rows if source is not None}
-        like, sizes = find_first_tensor(self._script, inputs), read_sizes(self._script, inputs)
+        inputs = {
+            argument.name: value
+            for argument, value, source in zip(self._arguments, full, self._sources, strict=True)
+            if source is not None
+        }
+        like = find_first_tensor(self._script, inputs)
+        sizes = read_sizes(self._script, inputs)
         for i in self._allocated_indices:
             full[i] = allocate_output(self._script, self._arguments[i], sizes, like)
 
     def _make_allocators(self, like: Any) -> list[tuple[int, _Reader, _Allocator]]:
         """Return (index, reader of the shape, allocator) for each output to allocate. Raise
         `KeyError` for a dimension that no required argument has, `TypeError` for `like`."""
-        sizes: dict[str, _Reader] = {}
+        size_readers: dict[str, _Reader] = {}
         for i, argument in enumerate(self._arguments):
             if self._sources[i] is None or argument.optional:
                 continue
             if argument.dims is None and argument.dtype in WHOLE:
-                sizes[argument.name] = itemgetter(i)
+                size_readers[argument.name] = itemgetter(i)
             for axis, dim in enumerate(argument.dims or ()):
                 if isinstance(dim, str):
-                    sizes.setdefault(dim, partial(_read_axis, i, axis))
+                    size_readers.setdefault(dim, partial(_read_axis, i, axis))
         allocators = []
         for i in self._allocated_indices:
             argument = self._arguments[i]
-            read_shape = _make_shape_reader(argument.dims or (), sizes)
-            allocators.append((i, read_shape, find_allocator(self._script, argument, like)))
+            read_shape = _make_shape_reader(argument.dims or (), size_readers)
+            allocate = find_allocator(self._script, argument, like)
+            allocators.append((i, read_shape, allocate))
         return allocators
 
 
-def _make_shape_reader(dims: Sequence[Dim], sizes: Mapping[str, _Reader]) -> _Reader:
+def _make_shape_reader(dims: Sequence[Dim], size_readers: Mapping[str, _Reader]) -> _Reader:
     """Return a function from the arguments to the shape of an output. Raise `KeyError` for a
-    dimension that `sizes` does not have."""
-    reads = [_make_extent_reader(dim, sizes) for dim in dims]
+    dimension that `size_readers` does not have."""
+    extent_readers = [_make_extent_reader(dim, size_readers) for dim in dims]
     # One and two dimensions are written out: each call pays every tenth of a microsecond.
-    if len(reads) == 1:
-        (extent,) = reads
-        return lambda full: (extent(full),)
-    if len(reads) == 2:
-        first, second = reads
-        return lambda full: (first(full), second(full))
-    return lambda full: tuple([read(full) for read in reads])
+    if len(extent_readers) == 1:
+        read_extent = extent_readers[0]
+        return lambda full: (read_extent(full),)
+    if len(extent_readers) == 2:
+        read_first, read_second = extent_readers
+        return lambda full: (read_first(full), read_second(full))
+    return lambda full: tuple([read(full) for read in extent_readers])
 
 
-def _make_extent_reader(dim: Dim, sizes: Mapping[str, _Reader]) -> _Reader:
+def _make_extent_reader(dim: Dim, size_readers: Mapping[str, _Reader]) -> _Reader:
     """Return a function from the arguments to one dimension of an output. Raise `KeyError` for a
-    name that `sizes` does not have."""
+    name that `size_readers` does not have."""
     if isinstance(dim, int):
         return lambda full: dim
     if isinstance(dim, str):
-        return sizes[dim]
-    return lambda full: _check_extent(dim({name: read(full) for name, read in sizes.items()}))
+        return size_readers[dim]
+    return lambda full: _check_extent(
+        dim({name: read(full) for name, read in size_readers.items()})
+    )
 
 
 def _read_axis(position: int, axis: int, full: Sequence[Any]) -> Any:

@@ -65,8 +65,8 @@ class Chooser:
         """Those that can be launched, refused ones too."""
         self._usable = available - self.refused.keys()
         # Rules and rows by hand that name a refused program stay: at their sizes a call must fail.
-        known = available | self.refused.keys()
-        self._rules = [rule for rule in script.rules if rule.program in known]
+        nameable = available | self.refused.keys()
+        self._rules = [rule for rule in script.rules if rule.program in nameable]
         self._rows = {
             entry.key: entry
             for entry in entries
@@ -74,7 +74,8 @@ class Chooser:
             or (entry.source == "table" and entry.program in self.refused)
         }
         self._choose_for_bucket_cached = lru_cache(maxsize=_MAX_CACHED)(self._choose_for_bucket)
-        # A choice is made in int64, in C too, so a greater u64 would be another size there.
+        # A program is chosen in int64, as the C dispatcher does it, where a greater u64 would be
+        # another size.
         u64 = {argument.name for argument in script.arguments if argument.dtype == "u64"}
         self._u64_names = [name for name in script.chosen_by if name in u64]
 
@@ -102,7 +103,7 @@ class Chooser:
         buckets = (to_bucket(int(sizes[key])) for key, to_bucket in self._script.buckets.items())
         choice = self._choose_for_bucket_cached(tuple(buckets))
         if choice.source == "nearest":
-            # The cached choice is the bucket's, and callers know their own sizes.
+            # The cached choice names the bucket's sizes, and the caller knows those of the call.
             call_sizes = _format_sizes({key: sizes[key] for key in self._script.keys})
             return choice._replace(why=f"nothing is measured for {call_sizes}; {choice.why}")
         return choice
@@ -238,17 +239,19 @@ def rank_code(
 ) -> tuple[tuple[int, int] | None, str]:
     """Return (rank, reason) of code for these architectures on a device. The least rank is the
     best; it is None when the code does not run."""
-    verdicts = [
-        (can_run(arch, device.arch, kind), arch, kind) for arch, kind in list_images(archs, ptx)
-    ]
-    # Negative: of two images with one rank the newer architecture is better.
-    fits = [
-        ((rank_image(arch, device.arch, kind), -parse_arch_number(arch)), verdict.reason)
-        for verdict, arch, kind in verdicts
-        if verdict
-    ]
-    refused = "; ".join(verdict.reason for verdict, _, _ in verdicts)
-    return min(fits) if fits else (None, refused or "it holds no code")
+    ranked_reasons = []
+    refusals = []
+    for arch, kind in list_images(archs, ptx):
+        verdict = can_run(arch, device.arch, kind)
+        if verdict:
+            # Negative: of two images with one rank the newer architecture is better.
+            rank = (rank_image(arch, device.arch, kind), -parse_arch_number(arch))
+            ranked_reasons.append((rank, verdict.reason))
+        else:
+            refusals.append(verdict.reason)
+    if ranked_reasons:
+        return min(ranked_reasons)
+    return None, "; ".join(refusals) or "it holds no code"
 
 
 def list_images(archs: Sequence[str], ptx: bool) -> list[tuple[str, CodeKind]]:
@@ -264,20 +267,20 @@ def list_images(archs: Sequence[str], ptx: bool) -> list[tuple[str, CodeKind]]:
 
 def _explain_driver_refusal(code: Code, device: Device) -> str | None:
     """Return why a device's driver refuses the code; None when it does not."""
-    # A driver takes code of its own major CUDA version and of older ones, PTX only up to its own
-    # version (CUDA Compatibility Guide, "Minor Version Compatibility").
+    # A driver takes code of its own major CUDA version and of older ones, but PTX only up to its
+    # own version (CUDA Compatibility Guide, "Minor Version Compatibility").
     if code.toolkit is None:
         return "which CUDA toolkit made it is not known"
     try:
         major, minor = (int(word) for word in code.toolkit.split(".")[:2])
     except ValueError:
         return f"which CUDA toolkit made it is not known: {code.toolkit!r}"
-    driver_version = divmod(device.driver // 10, 100)  # 13020 is 13.2
-    supported = f"the driver supports CUDA {driver_version[0]}.{driver_version[1]}"
-    if driver_version[0] < major:
+    driver_major, driver_minor = divmod(device.driver // 10, 100)  # 13020 is 13.2
+    supported = f"the driver supports CUDA {driver_major}.{driver_minor}"
+    if driver_major < major:
         return f"made with CUDA {major}.{minor}, and {supported}"
-    only_ptx = not any(can_run(arch, device.arch) for arch in code.archs)
-    if code.ptx and only_ptx and driver_version < (major, minor):
+    runs_only_as_ptx = not any(can_run(arch, device.arch) for arch in code.archs)
+    if code.ptx and runs_only_as_ptx and (driver_major, driver_minor) < (major, minor):
         return f"its PTX is of CUDA {major}.{minor}, and {supported}"
     return None
 
@@ -288,12 +291,12 @@ def choose_instance(
     """Return the instance with the best rank, and the verdicts on all. Raise `LoadError` when none
     runs on the device, or two have the best rank."""
     evaluations = tuple(evaluate_instance(script, device, machine) for script in scripts)
-    best = min((e.rank for e in evaluations if e.rank is not None), default=None)
-    if best is None:
+    best_rank = min((e.rank for e in evaluations if e.rank is not None), default=None)
+    if best_rank is None:
         name = scripts[0].name if scripts else "the script"
         raise LoadError(f"{name} has no program for {device}", map(str, evaluations))
-    chosen, *others = (e.script for e in evaluations if e.rank == best)
-    if others:
-        labels = ", ".join(script.label for script in (chosen, *others))
+    best_scripts = [e.script for e in evaluations if e.rank == best_rank]
+    if len(best_scripts) > 1:
+        labels = ", ".join(script.label for script in best_scripts)
         raise LoadError(f"several suit {device} equally well: {labels}\n  choose one with target=…")
-    return chosen, evaluations
+    return best_scripts[0], evaluations

@@ -92,8 +92,8 @@ class CudaDriver:
 
 _Library = TypeVar("_Library")
 
-# glibc's error for a library that another one needs. The opened one is named by its path, which has
-# other letters before `lib`.
+# glibc's error for a library that another one needs:
+#     libcudart.so.12: cannot open shared object file: No such file or directory
 _MISSING = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 
 
@@ -110,12 +110,15 @@ def _retry_with_dependencies(open_library: Callable[[], _Library], tried: set[st
         try:
             return open_library()
         except (OSError, RuntimeError) as error:
-            missing = _MISSING.search(str(error))
-            # Each once: one that is missing again does not satisfy the loader.
-            if missing is None or missing[1] in tried:
+            match = _MISSING.search(str(error))
+            if match is None:
                 raise
-            tried.add(missing[1])
-            if not _load_dependency(missing[1], tried):
+            soname = match[1]
+            # A soname that is missing again was loaded, and does not satisfy the loader.
+            if soname in tried:
+                raise
+            tried.add(soname)
+            if not _load_dependency(soname, tried):
                 raise
 
 
@@ -123,7 +126,7 @@ def _load_dependency(name: str, tried: set[str]) -> bool:
     """Load a library by its soname, with its own dependencies, and keep it open: the loader then
     finds it by that soname. Return whether it was found."""
     for path in _find_library_files(name):
-        with suppress(OSError):  # of another machine, say: the next file may do
+        with suppress(OSError):  # the file may be of another machine: the next one is tried
             _retry_with_dependencies(partial(ctypes.CDLL, path), tried)
             return True
     return False

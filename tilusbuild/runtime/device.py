@@ -52,10 +52,13 @@ class Device(NamedTuple):
 def get_cpu() -> Device:
     """Return the host, named as in /proc/cpuinfo."""
     lines = (try_read_text("/proc/cpuinfo", "replace") or "").splitlines()
-    pairs = (line.partition(":") for line in lines)
-    names = (value.strip() for key, _, value in pairs if key.strip() == "model name")
-    # Arm's kernels print no model name.
-    return Device("cpu", 0, next(names, f"{os.uname().machine} cpu"), "cpu")
+    name = f"{os.uname().machine} cpu"  # for Arm's kernels, which print no model name
+    for line in lines:
+        key, _, value = line.partition(":")  # "model name\t: AMD EPYC 9654"
+        if key.strip() == "model name":
+            name = value.strip()
+            break
+    return Device("cpu", 0, name, "cpu")
 
 
 def parse_dlpack_kind(dlpack: tuple[int, int]) -> str | None:
@@ -76,7 +79,8 @@ def may_have_cuda() -> bool:
 
 def get_gpu(index: int) -> Device:
     """Return a GPU by its number, as the driver describes it. Raise `DriverError`."""
-    # The process id is part of the key: what the driver said before a fork does not hold after it.
+    # The process id is part of the key: the driver's answers from before a fork do not hold in the
+    # child.
     key = (os.getpid(), index)
     with process.device_lock:
         device: Device | None = process.devices.get(key)
@@ -138,7 +142,14 @@ class DeviceVerdict(NamedTuple):
 
 def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
     """Return whether an image for the architecture `code` runs on `device` (sm_ and its compute
-    capability). A suffix of the device is ignored. An unknown architecture is refused."""
+    capability). A suffix of the device is ignored.
+
+    - Unknown code is refused, and so is an unknown device, except for PTX without a suffix.
+    - Host code runs on the cpu only, and no other code runs there.
+    - PTX without a suffix runs on an equal or later device.
+    - Code with the suffix `a` runs on its own architecture only.
+    - Other code runs in its family (suffix `f`) or major version, from its minor version on.
+    """
     if code not in KNOWN_ARCHS:
         why = f'unknown architecture "{code}": nothing is known about where it runs'
         return DeviceVerdict(False, why)
@@ -147,15 +158,17 @@ def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
         return DeviceVerdict(same, "host code" if same else f"{code} code is not for {device}")
     number, suffix = _split_arch(code)
     device_number, device_suffix = _split_arch(device)
-    # PTX without a suffix is the one promise that NVIDIA makes for GPUs that do not exist yet.
-    forward = kind == "ptx" and not suffix and device_number >= number > 0
-    if device not in KNOWN_ARCHS and (not forward or device_suffix):
+    # Only for PTX without a suffix does NVIDIA promise that it runs on GPUs that do not exist yet.
+    is_portable_ptx = kind == "ptx" and not suffix
+    runs_as_ptx = is_portable_ptx and device_number >= number > 0
+    if device not in KNOWN_ARCHS and (not runs_as_ptx or device_suffix):
         unknown = f'unknown architecture "{device}": whether {code} code runs on it is not known'
         return DeviceVerdict(False, unknown)
-    label, device_arch = f"{code} {'PTX' if kind == 'ptx' else 'code'}", f"sm_{device_number}"
-    if forward:
+    label = f"{code} {'PTX' if kind == 'ptx' else 'code'}"
+    device_arch = f"sm_{device_number}"
+    if runs_as_ptx:
         return DeviceVerdict(True, f"{label} is compiled by the driver for {device_arch}")
-    if kind == "ptx" and not suffix:
+    if is_portable_ptx:
         why = f"{label} runs on sm_{number} and later, not on {device_arch}"
         return DeviceVerdict(False, why)
     if suffix == "a":
@@ -164,7 +177,8 @@ def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
             return DeviceVerdict(True, why)
         return DeviceVerdict(False, f"{why}, not {device_arch}")
     # The last digit is the minor version: sm_103 is 10.3.
-    (major, minor), (device_major, device_minor) = divmod(number, 10), divmod(device_number, 10)
+    major, minor = divmod(number, 10)
+    device_major, device_minor = divmod(device_number, 10)
     rule = "its family, from its own minor version up" if suffix else "the same major version"
     if major != device_major:
         return DeviceVerdict(False, f"{label} runs on {rule} ({major}.x), not on {device_arch}")
@@ -180,10 +194,12 @@ def rank_image(code: str, device: str, kind: CodeKind = "sass") -> int:
     0: suffix `a`; 1: the exact architecture; 2: suffix `f`; 3: an older minor version; 4: PTX. Of
     two images with one rank the newer is better.
     """
-    number, suffix = _split_arch(code)
     if kind == "ptx":
-        return 4  # the driver compiles it at the first load
-    return {"a": 0, "f": 2}.get(suffix, 1 if number == _split_arch(device)[0] else 3)
+        return 4  # the last: the driver compiles it at the first load
+    number, suffix = _split_arch(code)
+    if suffix:
+        return 0 if suffix == "a" else 2
+    return 1 if number == parse_arch_number(device) else 3
 
 
 def parse_arch_number(name: str) -> int:
@@ -194,7 +210,9 @@ def parse_arch_number(name: str) -> int:
 def _split_arch(name: str) -> tuple[int, str]:
     """Return the number and the suffix, `(90, "a")` for `sm_90a`; `(0, "")` for any other name."""
     suffix = name[-1:] if name[-1:] in ("a", "f") else ""
-    # Two digits until sm_90, three since sm_100.
     digits = name.removeprefix("sm_").removesuffix(suffix)
-    plain = name.startswith("sm_") and 2 <= len(digits) <= 3
-    return (int(digits), suffix) if plain and digits.isascii() and digits.isdigit() else (0, "")
+    is_number = digits.isascii() and digits.isdigit()
+    # Two digits until sm_90, three since sm_100.
+    if name.startswith("sm_") and is_number and 2 <= len(digits) <= 3:
+        return int(digits), suffix
+    return 0, ""

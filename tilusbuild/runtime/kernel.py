@@ -79,8 +79,8 @@ class Kernel:
         self._lock = threading.RLock()
         process.kernels.add(self)  # for the reset after a fork
         self._shared_launcher = launch
-        one_device = all(script.kind == "cpu" for script in scripts)
-        self._read_key = _make_key_reader(scripts[0], one_device)
+        runs_on_cpu_only = all(script.kind == "cpu" for script in scripts)
+        self._read_key = _make_key_reader(scripts[0], one_device=runs_on_cpu_only)
         arguments = arrays.list_call_arguments(scripts[0])
         # -1 for scripts with structs: `CallForm` packs them into bytes in every call.
         self._argument_count = -1 if any(is_struct(a.dtype) for a in arguments) else len(arguments)
@@ -219,7 +219,7 @@ class Kernel:
         if isinstance(table, LoadError):
             if self._strict:
                 raise table
-            # The device has no measurements then; nearest rows of another would be wrong numbers.
+            # No rows are used then: those of another device say nothing about this one.
             self._warn_once(f"table {script.path}", str(table))
             note = f"table refused: {table}"
         else:
@@ -253,7 +253,7 @@ class Kernel:
         launch = library.load_launcher(active.script, choice.program, active.device)
         has_one_kind = len({script.kind for script in self._scripts}) == 1
         is_host = active.script.kind == "cpu"
-        # One program serves every call: then calls need not even read a key.
+        # If one program serves every call, calls need not even read a key.
         if active.chooser.is_constant and has_one_kind and (is_host or device.has_one_gpu()):
             self._shared_launcher = launch
         return launch
@@ -273,7 +273,7 @@ class Kernel:
         kind, index = device.parse_dlpack_kind(dlpack_device), int(dlpack_device[1])
         if kind is None:
             raise LoadError(f"{name} runs on no device of DLPack type {dlpack_device[0]}")
-        # Before the driver is asked, which may be missing: the call is wrong in any case.
+        # Checked before the driver, which may be missing, is asked: the call is wrong in any case.
         if all(script.kind != kind for script in self._scripts):
             built = ", ".join(f"{script.target} ({script.arch})" for script in self._scripts)
             label = "the cpu" if kind == "cpu" else f"cuda:{index}"
@@ -316,13 +316,14 @@ def list_available_programs(script: Script) -> frozenset[int]:
 def _make_key_reader(script: Script, one_device: bool) -> _KeyReader:
     """Return a function from a call's arguments to a hashable key: the device and the sizes that
     choose the program. With `one_device` the key has no device."""
-    arguments = enumerate(arrays.list_call_arguments(script))
-    tensor = next((i for i, argument in arguments if argument.is_on_device), None)
+    arguments = arrays.list_call_arguments(script)
+    tensor_indices = [i for i, argument in enumerate(arguments) if argument.is_on_device]
     read_sizes = _make_sizes_reader([locate_size(script, name) for name in script.chosen_by])
-    if one_device or tensor is None:
+    if one_device or not tensor_indices:
         return read_sizes
+    first_tensor = tensor_indices[0]
     # `device` of torch, CuPy and JAX is hashable and quick; NumPy's is a string from 2.0 on.
-    return lambda args: (args[tensor].device, read_sizes(args))
+    return lambda args: (args[first_tensor].device, read_sizes(args))
 
 
 class SizeLocation(NamedTuple):

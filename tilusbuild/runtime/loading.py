@@ -92,7 +92,8 @@ def _find_instances(
     searched: list[str] = []
     script_names: set[str] = set()
     for root in find_search_roots(where):
-        # Three times: builds that follow each other may collect after each listing.
+        # A collection may remove the listed scripts before they are read: then they are listed
+        # again, at most three times.
         for is_last in (False, False, True):
             paths = root.list_instances(directory, get_working_directory())
             if not paths:
@@ -108,7 +109,7 @@ def _find_instances(
                 hold = ReaderLock(root.path, (instance.hash for instance in chosen))
                 return [read_script(instance.path) for instance in chosen], hold
             except CorruptCacheError:
-                # A script that is still there is damaged, and not collected.
+                # If all directories are still there, one is damaged, and was not collected.
                 if is_last or all(map(os.path.isdir, paths)):
                     raise
         script_names.update(root.list_script_names())

@@ -16,7 +16,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 # Patterns are compiled when something is parsed: a load that names a script does not import `re`.
+# `gemm[dtype=f16]/12 sm_80`: script, text between brackets, number, target.
 _NAME = r"([\w.-]+)(?:\[(.*)\])?(?:/([0-9]+))?(?:\s+(\S+))?"
+# `dtype = f16`, `f16` or `dtype="f 16"`, up to a comma or the end: name, value.
 _CONSTANT = r'\s*(?:(\w+)\s*=)?\s*("(?:[^"\\]|\\.)*"|[^"\s,=\[\]][^",=\[\]]*?)\s*(?=,|\Z)'
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-")
 _BOOLEANS = ("true", "false")
@@ -57,13 +59,14 @@ def format_program_name(
     script: str, params: Mapping[str, object], index: int | None, target: str = ""
 ) -> str:
     """Return the name of a program: `matmul[dtype=f16]/12 h100`."""
-    fixed = ",".join(f"{name}={format_value(value)}" for name, value in params.items())
-    return _join_name(script, fixed, index, target)
+    constants = ",".join(f"{name}={format_value(value)}" for name, value in params.items())
+    return _join_name(script, constants, index, target)
 
 
-def _join_name(script: str, fixed: str, index: int | None, target: str) -> str:
+def _join_name(script: str, constants: str, index: int | None, target: str) -> str:
+    brackets = f"[{constants}]" if constants else ""
     number = "" if index is None else f"/{index}"
-    return f"{script}{f'[{fixed}]' if fixed else ''}{number} {target}".rstrip()
+    return f"{script}{brackets}{number} {target}".rstrip()
 
 
 def name_functions(instances: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, str]:
@@ -72,16 +75,18 @@ def name_functions(instances: Iterable[tuple[str, Mapping[str, object]]]) -> dic
     A function has the script's name, followed by the constants when the script has several
     instances. Raise `ValueError` for a function name that two instances would have.
     """
-    by_label = {format_instance_name(*instance): instance for instance in instances}
-    scripts = [script for script, _ in by_label.values()]
-    labels: dict[str, str] = {}
-    for label, (script, params) in by_label.items():
+    instance_of_label = {format_instance_name(*instance): instance for instance in instances}
+    scripts = [script for script, _ in instance_of_label.values()]
+    label_of_function: dict[str, str] = {}
+    for label, (script, params) in instance_of_label.items():
         values = map(format_value, params.values()) if scripts.count(script) > 1 else ()
-        name = "".join(c if c.isalnum() else "_" for c in "_".join([script, *values]))
-        if name in labels:
-            raise ValueError(f"{labels[name]} and {label} would both be called {name!r}")
-        labels[name] = label
-    return labels
+        words = "_".join([script, *values])
+        function = "".join(letter if letter.isalnum() else "_" for letter in words)
+        if function in label_of_function:
+            earlier_label = label_of_function[function]
+            raise ValueError(f"{earlier_label} and {label} would both be called {function!r}")
+        label_of_function[function] = label
+    return label_of_function
 
 
 class NamePattern(NamedTuple):
@@ -97,8 +102,8 @@ class NamePattern(NamedTuple):
 
     def __str__(self) -> str:
         pairs = (*self.constants, *self.schedule)
-        fixed = ",".join(f"{name}={text}" if name else text for name, text in pairs)
-        return _join_name(self.script, fixed, self.program, self.target or "")
+        constants = ",".join(f"{name}={text}" if name else text for name, text in pairs)
+        return _join_name(self.script, constants, self.program, self.target or "")
 
     def matches_instance(
         self, script: str, params: Mapping[str, object], target: str | None = None
@@ -116,10 +121,10 @@ class NamePattern(NamedTuple):
     ) -> NamePattern:
         """Return the name with the values of `parameters` moved from `constants` to `schedule`."""
         # A constant takes precedence: it may hide a parameter of the same name.
-        names = {*parameters}.difference(constants)
-        fixed = tuple((name, text) for name, text in self.constants if name not in names)
-        schedule = ((name, text) for name, text in self.constants if name in names)
-        return self._replace(constants=fixed, schedule=(*self.schedule, *schedule))
+        schedule_names = set(parameters).difference(constants)
+        kept = tuple(pair for pair in self.constants if pair[0] not in schedule_names)
+        moved = tuple(pair for pair in self.constants if pair[0] in schedule_names)
+        return self._replace(constants=kept, schedule=(*self.schedule, *moved))
 
     def matches_program(self, number: int, values: Mapping[str, object]) -> bool:
         """Return whether a program of a matching instance has the number and the parameter values
@@ -164,8 +169,10 @@ def _parse_constants(inside: str) -> Iterable[tuple[str, str]]:
     it is left out. Raise `ValueError`."""
     import re
 
-    pattern, offset = re.compile(_CONSTANT), 0
-    # Also for an empty text: no pattern matches, so that empty brackets are an error.
+    pattern = re.compile(_CONSTANT)
+    offset = 0
+    # `<=`: the loop is entered for an empty text, too, where nothing matches: empty brackets are an
+    # error.
     while offset <= len(inside):
         match = pattern.match(inside, offset)
         if match is None:
@@ -173,7 +180,7 @@ def _parse_constants(inside: str) -> Iterable[tuple[str, str]]:
         name, value = match[1] or "", match[2]
         if value.startswith('"'):
             try:
-                # Needless quotes go, so that equal names have equal texts.
+                # Needless quotes are removed, so that equal names have equal texts.
                 value = format_value(json.loads(value))
             except ValueError:
                 raise ValueError(f"{value} is not a string in quotes") from None
@@ -215,6 +222,9 @@ def format_command(*words: object) -> str:
 
 def format_hint_lines(lines: Iterable[str]) -> str:
     """Return the distinct lines of a hint, at most 12, and the count of the rest."""
-    lines = list(dict.fromkeys(lines))
-    more = [f"and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
-    return "\n".join([*lines[:_MAX_LINES], *more])
+    distinct_lines = list(dict.fromkeys(lines))
+    shown_lines = distinct_lines[:_MAX_LINES]
+    surplus = len(distinct_lines) - len(shown_lines)
+    if surplus:
+        shown_lines.append(f"and {surplus} more")
+    return "\n".join(shown_lines)

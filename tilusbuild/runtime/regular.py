@@ -58,7 +58,8 @@ def open_regular(
     Raises `OSError`; `NotAFileError` and `IsADirectoryError` for anything but a file.
     """
     name = os.fspath(path)
-    # Non-blocking: a FIFO opens without a writer. A terminal must not become this process' own.
+    # O_NONBLOCK: opening a FIFO without a writer does not wait. O_NOCTTY: a terminal does not
+    # become this process' controlling terminal.
     flags |= os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         handle = os.open(name, flags, 0o666, dir_fd=dir_fd)

@@ -145,8 +145,9 @@ class Script(NamedTuple):
     @property
     def chosen_by(self) -> tuple[str, ...]:
         """Return the sizes that decide on a program: the keys, then other arguments in rules."""
-        names = frozenset().union(*(rule.names for rule in self.rules)).difference(self.keys)
-        return (*self.keys, *(a.name for a in self.arguments if a.name in names))
+        rule_names = frozenset().union(*(rule.names for rule in self.rules))
+        other_names = rule_names.difference(self.keys)
+        return (*self.keys, *(a.name for a in self.arguments if a.name in other_names))
 
     def get_schedule(self, program: int) -> dict[str, Value]:
         """Return the parameters of one program. Raises `IndexError`."""
@@ -171,7 +172,7 @@ def read_script(path: str) -> Script:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = f"{type(error).__name__}: {error}"
         raise CorruptCacheError(f"{path}/{FILE} is malformed: {problem}") from None
-    # The seal holds against accidents, and this against a file of another script.
+    # The seal shows that the file is whole; script.txt shows that it belongs to this script.
     text = _read_file(path, TEXT)
     if hashlib.sha256(text).hexdigest() != digest:
         raise CorruptCacheError(f"{path} is not named by the hash of its {TEXT}")
@@ -199,9 +200,12 @@ def parse_listed_programs(data: bytes) -> dict[int, str]:
     """Return the programs in a `script.txt`, by number. A line without a number has the number
     -1, which no script has."""
     _, _, program_lines = data.partition(b"\n[programs]\n")
-    rows = (line.decode("ascii", "replace").partition(" ") for line in program_lines.splitlines())
-    # Python refuses to parse integers of thousands of digits.
-    return {int(number[:100]) if number.isdigit() else -1: program for number, _, program in rows}
+    programs: dict[int, str] = {}
+    for line in program_lines.splitlines():
+        number, _, program = line.decode("ascii", "replace").partition(" ")  # "12 9f86d081…"
+        # At most 100 digits: Python refuses to parse integers of thousands of them.
+        programs[int(number[:100]) if number.isdigit() else -1] = program
+    return programs
 
 
 def parse_description(path: str, value: Mapping[str, Any]) -> Script:
@@ -215,9 +219,11 @@ def parse_description(path: str, value: Mapping[str, Any]) -> Script:
     programs = dict(zip(value.get("numbers", range(len(hashes))), hashes, strict=True))
     if not all(type(number) is int for number in programs) or len(programs) != len(hashes):
         raise TypeError("programs and their numbers do not match")
-    keys, parameters = _check_texts(dispatch["keys"]), _check_texts(value["parameters"])
+    keys = _check_texts(dispatch["keys"])
+    parameters = _check_texts(value["parameters"])
     scalars = {_check_text(a["name"]) for a in value["arguments"] if a["dims"] is None}
-    default, toolkit = value["default"], target["toolkit"]
+    default = value["default"]
+    toolkit = target["toolkit"]
     return Script(
         path=path,
         name=_check_text(value["script"]),
@@ -255,7 +261,7 @@ def _parse_argument(value: Mapping[str, Any], scalars: Collection[str]) -> Scrip
     if not dtype:
         raise ValueError("an argument has no type")
     if is_struct(dtype):
-        parse_struct(dtype)  # for its errors: every call uses the parsed type
+        parse_struct(dtype)  # called for its errors only: a malformed type must not fail in a call
     inout = value.get("inout") is True
     return ScriptArgument(
         name=_check_text(value["name"]),
@@ -333,15 +339,21 @@ def make_rounding(bucket: object) -> Callable[[int], int]:
         return _ROUNDINGS[bucket]
     # By type, since JSON's `true` is an int in Python.
     if isinstance(bucket, list) and bucket and all(type(edge) is int for edge in bucket):
-        edges = list(bucket)
+        edges: list[int] = list(bucket)
         if edges != sorted(set(edges)) or edges[0] < 1:
             raise ValueError(f"edges must rise from 1: {bucket!r:.80}")
-        return lambda size: (
-            edges[min(bisect_left(edges, size), len(edges) - 1)] if size > 0 else size
-        )
+
+        def round_to_edge(size: int) -> int:
+            if size < 1:
+                return size
+            index = bisect_left(edges, size)
+            return edges[min(index, len(edges) - 1)]
+
+        return round_to_edge
     if isinstance(bucket, dict) and list(bucket) == ["every"]:
         step = bucket["every"]
         if type(step) is int and step >= 1:
+            # Rounded up to a multiple: the floor of a negative number is its ceiling's opposite.
             return lambda size: -(-size // step) * step if size > 0 else size
     raise ValueError(f"no kind of bucket: {bucket!r:.80}")
 

@@ -68,12 +68,13 @@ class SearchRoot(NamedTuple):
         """
         script_root = os.path.join(self.path, "scripts", directory)
         # 64 digits: a sha256. Temporary directories have other names.
-        instances = [name for name in try_list(script_root) if len(name) == 64]
-        # Only then, so that a damaged index does not fail a root without the script.
-        if instances:
-            current = _read_current_hashes(self.path, directory, self.project or start)
-            instances = [name for name in instances if current is None or name in current]
-        return [f"{script_root}/{name}" for name in instances]
+        hashes = [name for name in try_list(script_root) if len(name) == 64]
+        # The index is read only now: a damaged one must not fail a root without the script.
+        if hashes:
+            current_hashes = _read_current_hashes(self.path, directory, self.project or start)
+            if current_hashes is not None:
+                hashes = [name for name in hashes if name in current_hashes]
+        return [f"{script_root}/{name}" for name in hashes]
 
 
 def _read_current_hashes(root: str, directory: str, start: str) -> set[str] | None:
@@ -82,7 +83,7 @@ def _read_current_hashes(root: str, directory: str, start: str) -> set[str] | No
     path = os.path.join(root, "index.json")
     try:
         projects = unseal_json(read_bytes(path))["projects"]
-        by_manifest = {
+        hashes_by_manifest = {
             manifest: {digest for name, digest in project["scripts"] if name == directory}
             for manifest, project in projects.items()
             if not manifest.startswith(JIT_ROOT_PREFIX)
@@ -93,31 +94,37 @@ def _read_current_hashes(root: str, directory: str, start: str) -> set[str] | No
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     except (CorruptFileError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCacheError(f"{path} is damaged: {error}") from None
-    # Those of projects that are not known count only when no known project has the script.
-    lost = by_manifest.pop(LOST_ROOT, set())
-    by_manifest = {manifest: hashes for manifest, hashes in by_manifest.items() if hashes}
-    return _select_hashes(by_manifest, directory, start) if by_manifest else lost
+    # A lost index leaves scripts of unknown projects: they count only if no known project has the
+    # script.
+    lost_hashes = hashes_by_manifest.pop(LOST_ROOT, set())
+    hashes_by_manifest = {name: hashes for name, hashes in hashes_by_manifest.items() if hashes}
+    if not hashes_by_manifest:
+        return lost_hashes
+    return _select_hashes(hashes_by_manifest, directory, start)
 
 
-def _select_hashes(by_manifest: Mapping[str, set[str]], directory: str, start: str) -> set[str]:
+def _select_hashes(
+    hashes_by_manifest: Mapping[str, set[str]], directory: str, start: str
+) -> set[str]:
     """Return the hashes of the innermost project around `start`, else all hashes. Raise `LoadError`
     when several projects have different ones."""
-    manifests = [name for name in by_manifest if os.path.isabs(name)]
-    surrounding = [name for name in manifests if is_within(start, os.path.dirname(name))]
+    manifests = [name for name in hashes_by_manifest if os.path.isabs(name)]
+    surrounding = [path for path in manifests if is_within(start, os.path.dirname(path))]
     if surrounding:
-        return by_manifest[max(surrounding, key=len)]
-    groups = {frozenset(by_manifest[name]) for name in manifests}
+        return hashes_by_manifest[max(surrounding, key=len)]
+    distinct_hashes = {frozenset(hashes_by_manifest[path]) for path in manifests}
     # Installed packages, whose names are not paths, count as one project: each may bring another
     # target.
-    packages = [hashes for name, hashes in by_manifest.items() if name not in manifests]
+    packages = [hashes for name, hashes in hashes_by_manifest.items() if name not in manifests]
     if packages:
-        groups.add(frozenset().union(*packages))
-    if len(groups) > 1:
+        distinct_hashes.add(frozenset().union(*packages))
+    if len(distinct_hashes) > 1:
+        projects = ", ".join(sorted(hashes_by_manifest))
         raise LoadError(
-            f"several projects have a script {directory}: {', '.join(sorted(by_manifest))}\n"
+            f"several projects have a script {directory}: {projects}\n"
             "  call from within one of them, or build it into a cache of its own"
         )
-    return set().union(*by_manifest.values())
+    return set().union(*hashes_by_manifest.values())
 
 
 def find_search_roots(where: object) -> Iterator[SearchRoot]:
@@ -214,7 +221,8 @@ def _find_package(name: str) -> SearchRoot | None:
             spec = find_spec(name)
         except (ImportError, ValueError):
             spec = None
-        # Without `__init__.py` it may be any directory of this name, in the working directory too.
+        # A package without `__init__.py` has no origin. It is left out: it may be any directory of
+        # this name, in the working directory too.
         locations = spec.submodule_search_locations if spec is not None and spec.origin else None
         for directory in locations or ():
             root = _find_package_kernels(os.path.abspath(directory))
@@ -226,14 +234,16 @@ def _find_package(name: str) -> SearchRoot | None:
 
 def _find_package_kernels(directory: str) -> SearchRoot | None:
     """Return the tree with the kernels of the Python package in a directory; None without any."""
-    inside = os.path.join(directory, KERNELS)
-    if os.path.isdir(os.path.join(inside, "scripts")):
-        return SearchRoot(inside, f"package {os.path.basename(directory)}")
-    # The nearest one only: another project's table, further up, is not about this package.
+    kernels = os.path.join(directory, KERNELS)
+    if os.path.isdir(os.path.join(kernels, "scripts")):
+        return SearchRoot(kernels, f"package {os.path.basename(directory)}")
+    # Only the nearest `pyproject.toml` is read: one further up is another project's.
     paths = (os.path.join(above, "pyproject.toml") for above in walk_up(directory))
     path = next(filter(os.path.isfile, paths), None)
-    table = None if path is None else find_declaration(read_toml(path))[1]
-    if path is None or table is None:
+    if path is None:
+        return None
+    _, table = find_declaration(read_toml(path))
+    if table is None:
         return None
     manifest = table.get("manifest", MANIFEST_NAME)
     # A manifest of another type counts as one beside the `pyproject.toml`: a build reports it.

@@ -91,7 +91,7 @@ def _wrap_operator(
 
 
 def _check_integer(value: Value) -> int:
-    # Not converted: of two bools & | ^ make a bool, as Python's do.
+    # A bool is not converted: & | ^ of two bools make a bool, as in Python.
     return value if isinstance(value, int) else to_integer(value)
 
 
@@ -251,8 +251,14 @@ def test_membership(item: Function, choices: Sequence[Function], *, negated: boo
 def combine_conditions(items: Sequence[Function], stop: bool) -> Function:
     """Return the function of `and` (`stop` is False) or `or` (`stop` is True). After the first item
     whose truth equals `stop` no further item is evaluated."""
-    # `or` (stop is True): some item is true. `and`: not a single item is false.
-    return lambda env: any(to_truth(item(env)) == stop for item in items) == stop
+
+    def evaluate_conditions(env: Mapping[str, Any]) -> Value:
+        was_stopped = any(to_truth(item(env)) == stop for item in items)
+        # `or` is true if an item was true, and `and` is false if an item was false: in both cases
+        # the result is `stop`, and else its opposite.
+        return was_stopped == stop
+
+    return evaluate_conditions
 
 
 _MAX_DEPTH = 100
@@ -264,12 +270,12 @@ def build_function(tree: object, known: Collection[str]) -> Function:
     Raises `ValueError` for a malformed tree, and for other names. The function raises
     `NoValueError` when the expression has no value.
     """
-    inner = _build_node(tree, _MAX_DEPTH)
+    evaluate = _build_node(tree, _MAX_DEPTH)
     # Sorted, so that the error is the same on every run.
     for name in sorted(collect_names(tree)):
         if name not in known:
             raise ValueError(f"nothing in the expression can be called {name!r:.80}")
-    return lambda env: check_result(inner(env))
+    return lambda env: check_result(evaluate(env))
 
 
 def collect_names(tree: object) -> frozenset[str]:
@@ -280,7 +286,7 @@ def collect_names(tree: object) -> frozenset[str]:
     if kind == "name":
         return frozenset(parts)
     if kind == "in":
-        # Its choices are a list of trees, and not a tree.
+        # The choices, the second part, are a list of trees, and not a tree.
         parts = [parts[0], *parts[1]]
     return frozenset().union(*map(collect_names, parts))
 
@@ -311,7 +317,7 @@ def _build_operation(kind: object, parts: list[Any], depth: int) -> Function:
             function, inner = UNARY[operator_name], build(operand)
             return lambda env: function(inner(env))
         case "binary", [operator_name, left, right]:
-            # A deployment computes with what this says, so a huge power would take its memory.
+            # A huge power would take all memory of a deployment, which evaluates the expression.
             if operator_name in ("**", "<<") and not (type(right) is int and 0 <= right <= 62):
                 raise TypeError("the right side of ** and << is a number from 0 to 62")
             combine, first_side, second_side = BINARY[operator_name], build(left), build(right)

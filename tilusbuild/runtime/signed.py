@@ -46,20 +46,22 @@ def check_signatures(scripts: Iterable[str], key: str) -> None:
 
 def _read_signed_digests(root: str, key: str) -> Mapping[str, str]:
     """Return the signed digests of a package's files, by file name. Raise `LoadError`."""
-    encoded, signature_path = _read_file(root, LIST), f"{root}/{SIGNATURE}"
+    encoded_list = _read_file(root, LIST)
+    signature_path = f"{root}/{SIGNATURE}"
     payload = verify_envelope(signature_path, _read_file(root, SIGNATURE), key)
-    # Of the bytes that were read: the file may change afterwards.
-    digest = hashlib.sha256(encoded).hexdigest()
+    # The digest is of the bytes that were read: the file may change afterwards.
+    digest = hashlib.sha256(encoded_list).hexdigest()
     try:
         statement = json.loads(payload)
         is_release = (statement["_type"], statement["predicateType"]) == (STATEMENT, RELEASE)
         subjects = list(statement["subject"])
-        files = {str(n): str(f["sha256"]) for n, f in json.loads(encoded)["files"].items()}
+        files = json.loads(encoded_list)["files"]
+        digest_of_file = {str(name): str(facts["sha256"]) for name, facts in files.items()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise LoadError(f"{signature_path} is not about a package: {error!r:.200}") from None
     if not is_release or {"name": LIST, "digest": {"sha256": digest}} not in subjects:
         raise LoadError(f"{root}: the signature is for another list: {LIST} has sha256 {digest}")
-    return files
+    return digest_of_file
 
 
 def verify_envelope(name: str, envelope: bytes, key: str) -> bytes:
@@ -116,7 +118,7 @@ def _is_valid_signature(public: Any, signature: bytes, message: bytes) -> bool:
     try:
         public.verify(signature, message, *choose_scheme(public))
     except (invalid, LookupError, TypeError, AttributeError):
-        return False  # a key that cannot verify is one for key exchange, say
+        return False  # a wrong signature, or a key that cannot verify, as one for key exchange
     return True
 
 
@@ -130,17 +132,18 @@ def _import_cryptography(name: str) -> Any:
 def _check_script(root: str, script: str, digests: Mapping[str, str]) -> None:
     """Compare the files of a script's directory and of its programs with the signed digests. Raise
     `LoadError` for a changed, missing, unreadable or added file."""
-    present = [name for part in _READ for name in _list_files(root, f"{script}/{part}")]
-    programs = {name.split("/")[1] for name in digests if name.startswith("programs/")}
+    names_to_check = [name for part in _READ for name in _list_files(root, f"{script}/{part}")]
+    signed_programs = {name.split("/")[1] for name in digests if name.startswith("programs/")}
     for program in _read_program_hashes(root, script):
-        names = _list_files(root, f"programs/{program}/meta.json")
-        names += _list_files(root, f"programs/{program}/module/lib.so")
-        # A package may leave programs out, on disk and in its list.
-        if names or program in programs:
-            # Signed files too, so that one that is missing on the disk is an error below.
+        names_on_disk = _list_files(root, f"programs/{program}/meta.json")
+        names_on_disk += _list_files(root, f"programs/{program}/module/lib.so")
+        # A package may leave a program out, on the disk and in its list: it is not checked then.
+        if names_on_disk or program in signed_programs:
+            # Signed files are checked, too: one that is missing on the disk is an error below.
             prefix = f"programs/{program}/"
-            present += [*names, *(name for name in digests if name.startswith(prefix))]
-    for name in dict.fromkeys(present):
+            signed_names = [name for name in digests if name.startswith(prefix)]
+            names_to_check += [*names_on_disk, *signed_names]
+    for name in dict.fromkeys(names_to_check):
         if name not in digests:
             raise LoadError(f"{root}/{name} is not in the signed list")
         try:

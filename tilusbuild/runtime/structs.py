@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 from tilusbuild.runtime.dtypes import DTYPES, POINTER
 
 _KEYWORD = re.compile(r"\s*struct\b")
+# `struct Params { f32 alpha; i64 strides[3] }`
 _STRUCT = re.compile(r"\s*struct\s+(?P<name>(?:::)?[A-Za-z_][\w:<>, ]*?)\s*\{(?P<body>[^{}]*)\}\s*")
+# `i64 strides[3]`, `void* next`
 _MEMBER = re.compile(
     r"\s*(?P<type>\w+(?:\s*\*)?)\s*\b(?P<name>[A-Za-z_]\w*)\s*(?:\[\s*(?P<count>\d+)\s*\])?\s*",
     re.ASCII,
@@ -90,17 +92,20 @@ def parse_struct(dtype: str) -> StructType:
         if any(member["name"] == earlier.name for earlier in members):
             raise ValueError(f'two members are called "{member["name"]}"')
         size = 8 if kind == POINTER else DTYPES[kind].bytes
-        # Six digits exceed the limit below; Python refuses to parse thousands.
+        # Cut to six digits, which exceed the limit below: Python refuses to parse thousands.
         count = None if member["count"] is None else int(member["count"][:6])
         if count == 0:
             raise ValueError(f'"{text.strip()}" has no elements')
-        # Each element type is aligned to its size: the end is rounded up.
+        # Each element type is aligned to its size: the offset is the end of the member before,
+        # rounded up to a multiple.
         offset = -(-end // size) * size
         members.append(StructMember(member["name"], kind, count, offset, size))
-        end, align = offset + members[-1].size, max(align, size)
+        end = offset + members[-1].size
+        align = max(align, size)
     if end > _MAX_BYTES:
         raise ValueError(f"a struct of {end} bytes; a kernel takes {_MAX_BYTES} at most")
-    return StructType(match["name"], tuple(members), -(-end // align) * align, align)
+    struct_size = -(-end // align) * align  # as in C: rounded up, for arrays of the struct
+    return StructType(match["name"], tuple(members), struct_size, align)
 
 
 def pack_struct(struct_type: StructType, value: Any) -> bytes:
@@ -164,11 +169,13 @@ def _pack_mapping(struct_type: StructType, value: Mapping[Any, Any]) -> bytes:
         elements = [member_value] if member.elements is None else list(member_value)
         if len(elements) != (1 if member.elements is None else member.elements):
             raise ValueError(f"got {len(elements)} elements for {member.format_member()}")
-        letter = "Q" if member.dtype == POINTER else DTYPES[member.dtype].struct
+        is_pointer = member.dtype == POINTER
+        letter = "Q" if is_pointer else DTYPES[member.dtype].struct
         if not letter:
             raise TypeError(f"got a mapping; Python has no {member.dtype} number: give bytes")
-        # None is the null pointer.
-        numbers = (0 if e is None and letter == "Q" else _to_python_number(e) for e in elements)
+        if is_pointer:
+            elements = [0 if element is None else element for element in elements]  # null
+        numbers = map(_to_python_number, elements)
         try:
             struct.pack_into(f"<{len(elements)}{letter}", data, member.offset, *numbers)
         except (struct.error, OverflowError) as error:

@@ -102,12 +102,15 @@ def merge_committed(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
         merged = []
         for table in script.committed["tables"]:
             fingerprint = _parse_fingerprint(table["fingerprint"])
-            raw_rows = [row for row in table["entries"] if row[_PROGRAM] not in excluded]
-            entries = _parse_entries(script, path, raw_rows)
+            usable_rows = [row for row in table["entries"] if row[_PROGRAM] not in excluded]
+            entries = _parse_entries(script, path, usable_rows)
             rows = {row.key: row._replace(origin=origin) for row in entries}
-            # The first table that holds, as `select_table` takes it.
-            same = (t for t in own.tables if t.explain_mismatch(fingerprint) is None)
-            rows |= {row.key: row for row in next(same, DeviceTable({}, ())).entries}
+            # The file's rows come over the committed ones. They are those of the first table that
+            # holds on the device, which is the one that `select_table` would take.
+            for own_table in own.tables:
+                if own_table.explain_mismatch(fingerprint) is None:
+                    rows |= {row.key: row for row in own_table.entries}
+                    break
             if rows:
                 merged.append(DeviceTable(fingerprint, tuple(rows[key] for key in sorted(rows))))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
@@ -192,8 +195,10 @@ def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ..
     """Return the rows of a table. Raise as `_parse_tables`."""
     entries: dict[tuple[int, ...], TableEntry] = {}
     for row in rows:
-        # A row has two to five items. Items behind the fifth are ignored.
-        key, program, source, seconds, measured_sizes = (*row, *_OPTIONAL[len(row) - 2 :])[:5]
+        # A row has two to five items: [[16, 4096], 3, "measured", 1.2e-05, [9, 4096]]. Missing ones
+        # get their defaults; items behind the fifth are ignored.
+        defaults = _OPTIONAL[len(row) - 2 :]
+        key, program, source, seconds, measured_sizes = (*row, *defaults)[:5]
         _check_sizes(script, key, "is not a key")
         if measured_sizes is not None:
             _check_sizes(script, measured_sizes, "are not sizes")
@@ -215,7 +220,7 @@ def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ..
     return tuple(entries.values())
 
 
-# For rows whose writer leaves out source, seconds and sizes.
+# The defaults of the source, the seconds and the sizes in a row.
 _OPTIONAL = ("measured", None, None)
 
 

@@ -179,19 +179,25 @@ def find_foreign_owner(path: str) -> str | None:
 
 def is_trusted(owner: int) -> bool:
     """Return whether files of a user id are trusted."""
-    own = os.geteuid()
-    # As root, `sudo` acts for its caller, whose files are the usual ones then.
-    return owner in (own, 0) or (own == 0 and os.environ.get("SUDO_UID") == str(owner))
+    user = os.geteuid()
+    # A command under `sudo` is root's, and works on files of the user who called `sudo`.
+    is_sudo_caller = user == 0 and os.environ.get("SUDO_UID") == str(owner)
+    return owner in (user, 0) or is_sudo_caller
 
 
 def _is_declared_safe(directory: str) -> bool:
     """Return whether `TILUSBUILD_SAFE_DIRECTORIES` lists `directory`, a directory above it with
     `/*`, or `*`."""
     for entry in os.environ.get(SAFE_DIRECTORIES, "").split(os.pathsep):
-        prefix = entry.removesuffix("/*")
-        if entry == "*" or (os.path.isabs(entry) and os.path.normpath(entry) == directory):
+        if entry == "*":
             return True
-        if prefix != entry and os.path.isabs(entry) and f"{directory}/".startswith(f"{prefix}/"):
+        if not os.path.isabs(entry):
+            continue
+        if os.path.normpath(entry) == directory:
+            return True
+        # "/srv/*" trusts all directories below /srv.
+        prefix = entry.removesuffix("/*")
+        if prefix != entry and f"{directory}/".startswith(f"{prefix}/"):
             return True
     return False
 
