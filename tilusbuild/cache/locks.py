@@ -99,7 +99,7 @@ class Locks:
                 if not lock_file(handle, shared=name.shared, wait=wait):
                     return False
                 # If the cache was deleted and made again during the wait, the path has another
-                # file. A lock on the old one excludes nobody, so the new one is opened.
+                # file. A lock on the old one excludes no process, so the new one is opened.
                 if self._is_current_file(handle, name):
                     stack.push(opened.pop_all())
                     return True
