@@ -75,8 +75,8 @@ class BuildThread:
         """Build the programs of this plan and no others. Return False, and change nothing, when the
         build has ended or runs with other tools or settings."""
         with self._lock:
-            fixed = _list_fixed_settings(self._project)
-            if self._has_ended or _list_fixed_settings(state.project) != fixed:
+            build_settings = _list_fixed_settings(self._project)
+            if self._has_ended or _list_fixed_settings(state.project) != build_settings:
                 return False
             if not self._queue.replace_jobs(iterate_jobs(state.plan), state.list_new_jobs()):
                 return False
@@ -87,7 +87,7 @@ class BuildThread:
         """Stop every compiler and publish nothing. Return when the build has ended."""
         with self._lock:
             self._state = None
-        # A plan without programs: the compiles of all others are killed.
+        # The new plan has no programs, so the compiles of all programs are killed.
         self._queue.replace_jobs(())
         self._thread.join()
 
@@ -110,11 +110,13 @@ class BuildThread:
         with self._lock:
             self._has_ended = True
             state = self._state
-        planned = state.programs if state is not None else set()
-        programs = tuple(
-            (script, program) for script, program in self._reporter.compiled if program in planned
+        planned_programs = frozenset() if state is None else state.programs
+        compiled = tuple(
+            (script, program)
+            for script, program in self._reporter.compiled
+            if program in planned_programs
         )
-        self._report_end(BuildEnded(state, result, error, programs))
+        self._report_end(BuildEnded(state, result, error, compiled))
 
     def _build_programs(self) -> Result:
         """Build until no newer plan came, and publish the latest one unless it was abandoned or the
@@ -128,7 +130,7 @@ class BuildThread:
                 loop = BuildLoop(self._queue, builder.store, builder.compiler, reporter, config)
                 result = loop.run()
             with self._lock:
-                # From here on the queue says that it is too late, so the plan stays this one.
+                # The loop has ended, and the queue accepts no further plan: this one is the latest.
                 state = self._state
             if state is not None and not result.was_stopped:
                 publication = ProjectPublication()
@@ -180,8 +182,10 @@ class LineSplitter:
     def add_output(self, output: bytes) -> None:
         """Report the lines that this piece of output completes, and the first part of an unfinished
         line of more than `MAX_LINE` characters."""
-        *lines, self._unfinished = (self._unfinished + self._decoder.decode(output)).split("\n")
-        for line in lines:
+        text = self._unfinished + self._decoder.decode(output)
+        # What follows the last newline is not a complete line yet.
+        *complete_lines, self._unfinished = text.split("\n")
+        for line in complete_lines:
             self._report_line(line)
         if len(self._unfinished) > MAX_LINE:
             self.flush_line()
@@ -193,7 +197,9 @@ class LineSplitter:
         self._unfinished = ""
 
     def _report_line(self, line: str) -> None:
-        self._report(line.rstrip("\r").rpartition("\r")[2])
+        # Of "10 %\r20 %\r", a terminal shows "20 %" in the end.
+        _, _, last_state = line.rstrip("\r").rpartition("\r")
+        self._report(last_state)
 
 
 class CommandRun:
@@ -242,7 +248,7 @@ class CommandRun:
         except CancelledError:
             pass
         except (OSError, RunnerLostError) as error:
-            # As a shell's, when a command cannot be started.
+            # The exit status of a shell that cannot start a command.
             status = 127
             self._splitter.add_output(f"{error}\n".encode(errors="replace"))
         finally:

@@ -26,7 +26,7 @@ MAX_DELAY = 1.0
 # Seconds between two checks without a hint: 3 % of a core for 10,000 files.
 INTERVAL = 1.0
 # Bytes of a hinted file that is read though no plan has read it.
-_SMALL = 1 << 20
+_MAX_HINTED_SIZE = 1 << 20
 
 MakeObserver = Callable[[Callable[[str], None], Callable[[], str]], Observer]
 
@@ -66,27 +66,26 @@ class PathStates:
     ) -> dict[str, Change]:
         """Return the changes of `paths` since the last call, by path. Forget all other paths.
 
-        A path that the last call did not have counts as changed only if it is in `read`, the paths
-        that a plan has read since the time `since`, and may have changed after that time.
+        A path seen for the first time is a change only if `since` is given, a plan has read the
+        path (`read`), and the file may have changed after `since`, the time when the plan began.
         """
         previous, self._observations = self._observations, {}
         changes: dict[str, Change] = {}
         for path in paths:
             old = previous.get(path)
-            # A file that changed just before keeps its stamp when it changes again within the file
-            # system's tick: its content is read again, whatever the stamp says.
+            # If the stamp is very young, the content is read again although the stamp is the old
+            # one: a file that changes twice within the file system's tick keeps its stamp.
             new = read_path_content(path, self._digest, _list_names, before=old, now=self._now)
             self._observations[path] = new
             if old is None:
                 if since is not None and path in read and new.may_have_changed_since(since):
                     changes[path] = Change(path)
             elif new.content != old.content:
-                before, after = old.content, new.content
-                names: frozenset[str] | None = None
-                # The content of a directory is its names: those that came or went.
-                if isinstance(before, frozenset) and isinstance(after, frozenset):
-                    names = before ^ after
-                changes[path] = Change(path, names)
+                changed_names: frozenset[str] | None = None
+                # The content of a directory is the set of its names.
+                if isinstance(old.content, frozenset) and isinstance(new.content, frozenset):
+                    changed_names = old.content ^ new.content
+                changes[path] = Change(path, changed_names)
         return changes
 
 
@@ -146,10 +145,11 @@ class ChangeDetector:
             return now if now >= self.next_check else None
         if now < self._quiet_at:
             return None
-        first, self._first_hint_at = self._first_hint_at, 0.0
-        # A directory may be another one under the same name by now.
+        first_hint_at, self._first_hint_at = self._first_hint_at, 0.0
+        # A directory may have been replaced under the same name: the observer then watches the new
+        # one.
         self._observer.watch_roots(self._watch_roots)
-        return first
+        return first_hint_at
 
     def find_changes(
         self, watched: Collection[str], *, started: FileTime | None = None
@@ -159,8 +159,8 @@ class ChangeDetector:
         `started` is the time when a plan began to read the paths; None when this check does not
         follow a plan.
         """
-        # The next plan may read a hinted path for the first time. The path is remembered before
-        # that plan: otherwise it would count as changed after it.
+        # The next plan may read a hinted path for the first time. The state of the path is
+        # remembered now, before that plan: else the path would count as changed after the plan.
         hinted = {path for path in self._hinted_paths if _is_small(path)}
         paths = sorted(hinted.union(watched))
         changes = self._states.find_changes(paths, since=started, read=watched)
@@ -181,6 +181,7 @@ class ChangeDetector:
 def _is_small(path: str) -> bool:
     """Return whether a path is small enough to be read before a plan has read it."""
     try:
-        return os.path.getsize(path) <= _SMALL
+        return os.path.getsize(path) <= _MAX_HINTED_SIZE
     except OSError:
-        return bool(path)  # a path that is gone; "" is a hint without a path
+        # A path that is gone is small. "" is a hint without a path.
+        return bool(path)

@@ -48,14 +48,15 @@ class PlanState(Struct, frozen=True):
     @property
     def programs(self) -> frozenset[str]:
         """The hashes of its programs."""
-        return frozenset(program for each in self.plan.instances for program in each.programs)
+        instances = self.plan.instances
+        return frozenset(program for instance in instances for program in instance.programs)
 
     def list_new_jobs(self) -> list[ProgramJob]:
         """Return the programs that the plan before did not have, if there was one."""
-        before = self.previous_programs
-        return (
-            [] if before is None else [j for j in iterate_jobs(self.plan) if j.hash not in before]
-        )
+        previous = self.previous_programs
+        if previous is None:
+            return []
+        return [job for job in iterate_jobs(self.plan) if job.hash not in previous]
 
 
 class WatchList:
@@ -88,7 +89,7 @@ class WatchList:
         parts: dict[str, None] = {}
         for change in changes.values():
             affected = list(self._list_affected_parts(change))
-            # A path that a failed plan missed belongs to no instance yet.
+            # A path that a failed plan looked for belongs to no instance yet.
             if not affected and change.names is None and change.path in self._looked_for:
                 affected = ["the project"]
             parts.update(dict.fromkeys(affected))
@@ -123,8 +124,10 @@ class WatchList:
         is a tool's, but for a version at its end, or the change has no names."""
         if change.names is None:
             return True
-        known = _TOOL_NAMES.union(map(os.path.basename, self._tools))
-        return any(name in known or name.rstrip("-.0123456789") in known for name in change.names)
+        tool_names = _TOOL_NAMES.union(map(os.path.basename, self._tools))
+        # "g++-12" is a tool as "g++" is, and so is "cuda-12.8".
+        names_without_version = {name.rstrip("-.0123456789") for name in change.names}
+        return not tool_names.isdisjoint(change.names | names_without_version)
 
 
 def _list_references(manifest: Manifest) -> Iterator[str]:

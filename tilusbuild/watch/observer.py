@@ -77,8 +77,9 @@ def choose_watch_roots(
                 _add_root_inside(roots, path, root, cache)
             else:
                 outside.add(path)
+    recursive_roots = [path for path, is_recursive in roots.items() if is_recursive]
     for directory in sorted(outside):
-        if not any(below and is_within(directory, path) for path, below in roots.items()):
+        if not any(is_within(directory, path) for path in recursive_roots):
             roots[directory] = False
     return dict(list(roots.items())[:MAX_ROOTS])
 
@@ -133,8 +134,8 @@ class Observer:
     def watch_roots(self, roots: Mapping[str, bool]) -> None:
         """Watch these directories and no others; the value of each is whether everything below it
         is watched, too. A directory that is missing or cannot be watched is left out."""
-        # Compared by device and inode: the system watches a directory and not its name, under which
-        # there may be another one by now.
+        # The key of a watch has the device and the inode: the system watches a directory and not
+        # its name, under which there may be another directory by now.
         keys = {path: (below, *_read_device_and_inode(path)) for path, below in roots.items()}
         outdated = [path for path, (_, key) in self._watches.items() if keys.get(path) != key]
         for path in outdated:
@@ -142,7 +143,7 @@ class Observer:
             with suppress(KeyError, OSError):
                 self._get_native().unschedule(watch)
         for path, key in keys.items():
-            # Without a device and an inode there is no such directory.
+            # A key without a device and an inode is that of a missing directory.
             if path not in self._watches and len(key) > 1:
                 self._schedule_watch(path, key)
 

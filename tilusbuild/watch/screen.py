@@ -81,11 +81,12 @@ class Screen:
                     return
                 case events.CommandStarted(command):
                     text = to_one_line(command)
-                    text = text if len(text) <= MAX_COMMAND else f"{text[: MAX_COMMAND - 1]}…"
+                    if len(text) > MAX_COMMAND:
+                        text = f"{text[: MAX_COMMAND - 1]}…"
                     self._set_status(f"running {text}; Ctrl-C ends")
                     return
                 case events.Printed():
-                    pass  # the command runs on, and its status stays
+                    pass  # The command runs on, and its status stays.
                 case _:
                     self._set_status("")
             if self._clear and self._terminal and isinstance(event, events.Changed):
@@ -169,7 +170,7 @@ class _LockedReporter:
         self._shows_all = shows_all
 
     def emit(self, event: Event, /) -> None:
-        # The line of `Rebuilt` follows, which says the same.
+        # A build with nothing to do has its summary left out: the line of `Rebuilt` says the same.
         if isinstance(event, Summary) and is_nothing_done(event) and not self._shows_all:
             return
         with self._lock:

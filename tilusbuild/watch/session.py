@@ -42,10 +42,11 @@ _M_ARENA_MAX = -8
 
 def _prepare_for_threads() -> None:
     """Change two settings of the whole process, for many threads that come and go."""
-    # A compiler's thread asks for the interpreter at every system call while another one plans;
-    # with the usual 5 ms each, both would wait for each other.
+    # While one thread plans, the threads of compilers want the interpreter after every system call.
+    # With Python's usual 5 ms, each would wait so long, and the plan for all of them.
     sys.setswitchinterval(0.0005)
-    # glibc gives threads memory of their own and keeps it: each build's would add to the last.
+    # glibc gives each thread an arena of memory, and keeps it after the thread's end: the memory
+    # would grow with each build. So there is only one arena.
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
@@ -124,13 +125,14 @@ class Session:
         if not self._screen.is_read:
             self._signal = signal.SIGPIPE
             return
-        # The hint of a change that came while a plan was made is used up: waiting for the next
-        # message here would leave it unbuilt until something else happens.
+        # A change that came while a plan was made is known (`_is_stale`), and its hint is used up:
+        # with a wait for the next message, it would stay unbuilt until something else happens.
         is_pending = self._is_stale or self._signal is not None
         wait = 0.0 if is_pending else max(0.0, self._detector.next_check - time.monotonic())
         self._handle_messages(wait)
-        if (since := self._detector.take_due_time()) is not None:
-            self._check_files(since)
+        hinted_since = self._detector.take_due_time()
+        if hinted_since is not None:
+            self._check_files(hinted_since)
         if self._signal is None and self._is_stale:
             self._plan_project()
 
@@ -141,11 +143,11 @@ class Session:
     def _handle_messages(self, seconds: float) -> None:
         """Wait up to `seconds` for a message; handle it and all others that are in the inbox."""
         try:
-            self._handle_message(
-                self._inbox.get(timeout=seconds) if seconds else self._inbox.get_nowait()
-            )
+            # Only the first message is waited for. `Empty` is raised when the inbox has no more.
+            message = self._inbox.get(timeout=seconds) if seconds else self._inbox.get_nowait()
             while True:
-                self._handle_message(self._inbox.get_nowait())
+                self._handle_message(message)
+                message = self._inbox.get_nowait()
         except Empty:
             return
 
@@ -223,7 +225,7 @@ class Session:
         `_project`; the tools are discovered again if they changed. Raises `TilusbuildError`."""
         if self._state is not None or self._problem:
             toolchains = self._project.toolchains.values()
-            # A toolkit has more parts than are watched.
+            # A toolkit has more files than are watched, so its tools are also compared here.
             rediscover = self._tools_changed or any(
                 toolchain.find_changed_path() is not None for toolchain in toolchains
             )
@@ -262,8 +264,8 @@ class Session:
             return
         if self._build_thread is not None:
             self._build_thread.abandon_plan()
-        # The end of the build before is in the inbox. Taken later, it would be held for the end of
-        # the one that is started here.
+        # The end of the earlier build is in the inbox, and is handled now: later it would be taken
+        # for the end of the build that is started here.
         self._handle_messages(0.0)
         jobs = state.project.settings.jobs.value
         self._build_thread = BuildThread(
@@ -300,8 +302,8 @@ class Session:
                 first=not self._save_count,
             )
         )
-        superseded = self._signal is not None or self._is_stale
-        if ok and self._command is not None and not superseded:
+        is_superseded = self._signal is not None or self._is_stale
+        if ok and self._command is not None and not is_superseded:
             self._start_command(self._command, scripts)
 
     def _start_command(self, command: str, scripts: Sequence[str]) -> None:
@@ -330,7 +332,8 @@ class Session:
         self._is_resting = True
         ok = self._is_build_ok and not self._problem
         self._screen.emit(events.Watching(len(self._watch_list.paths), ok))
-        # Plans that are over are cycles, which the interpreter would let grow to a quarter of all.
+        # Plans of the past are cycles, which only a collection frees. The interpreter would wait
+        # with it until they are a quarter of all objects.
         gc.collect()
 
     def _stop_all(self) -> None:

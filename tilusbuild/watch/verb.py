@@ -32,14 +32,14 @@ def run(arguments: WatchArgs) -> int:
 
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)
-        # Iterated for its errors: the session would report a wrong name, and wait for an edit.
+        # This raises for a wrong name: the session would only report it, and wait for an edit.
         list(select_script_targets(project.manifest, selection))
-        single = next((name for name in selection.names if name.program is not None), None)
-        if single is not None:
-            raise input_error(
-                f'"{single}" is one program: `watch` builds scripts and instances',
-                hint=f"`{naming.format_command('watch', single.script)}`",
-            )
+        for name in selection.names:
+            if name.program is not None:
+                raise input_error(
+                    f'"{name}" is one program: `watch` builds scripts and instances',
+                    hint=f"`{naming.format_command('watch', name.script)}`",
+                )
         screen = Screen(
             reporter=lambda: options.choose_reporter(arguments),
             stderr=sys.stderr,
