@@ -102,7 +102,7 @@ class JUnitReporter(Reporter):
             case = Xml.SubElement(suite, "testcase", classname=name, name=label, time=seconds)
             if finished.status != Status.BUILT:
                 kind = "failure" if finished.status == Status.FAILED else "error"
-                # A schedule that does not compile fails no script that has what it needs.
+                # A schedule that does not compile is skipped if its script has all that it needs.
                 if finished.status == Status.PRUNED or (kind == "failure" and verdict.ok):
                     kind = "skipped"
                 log = find_message(finished, summary.failures)
@@ -163,9 +163,9 @@ class GithubReporter(Reporter):
             labels = ", ".join(group.labels[:_MAX_LABELS])
             if group.count > _MAX_LABELS:
                 labels += " …"
-            title, message = format_count(group.count, "schedule"), group.message or group.error
-            place = self._locate_group(group)
-            yield format_workflow_command(level, f"{title}: {labels}", message, place)
+            title = f"{format_count(group.count, 'schedule')}: {labels}"
+            message, place = group.message or group.error, self._locate_group(group)
+            yield format_workflow_command(level, title, message, place)
         failed_verdicts = [verdict for verdict in summary.scripts if not verdict.ok]
         for verdict in failed_verdicts[:_MAX_ANNOTATIONS]:
             name = verdict.label
@@ -205,13 +205,15 @@ def format_workflow_command(
     """Return a workflow command, as "::error file=a.cu,line=3,title=…::message" and a newline.
     `place` has further properties; those that are None, and an empty title, are left out."""
     properties = {**(place or {}), "title": to_one_line(title) or None}
-    listing = ",".join(
-        f"{name}={_escape_data(str(value)).replace(':', '%3A').replace(',', '%2C')}"
-        for name, value in properties.items()
-        if value is not None
-    )
-    separator = " " if listing else ""
-    return f"::{level}{separator}{listing}::{_escape_data(clean_text(message).strip())}\n"
+    assignments = []
+    for name, value in properties.items():
+        if value is not None:
+            # In a property, a colon and a comma would end the value.
+            escaped_value = _escape_data(str(value)).replace(":", "%3A").replace(",", "%2C")
+            assignments.append(f"{name}={escaped_value}")
+    separator = " " if assignments else ""
+    text = _escape_data(clean_text(message).strip())
+    return f"::{level}{separator}{','.join(assignments)}::{text}\n"
 
 
 def _escape_data(text: str) -> str:

@@ -133,7 +133,7 @@ class JsonReporter:
 
 def dump_json(value: object, *, indent: int | None = None) -> str:
     """Return JSON in ASCII without a control character: it passes a `TerminalStream` as it is."""
-    # The one control character in ASCII that json does not escape.
+    # DEL is the one control character of ASCII that json does not escape.
     return json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
 
 
@@ -141,7 +141,10 @@ def format_json_line(line: JsonLine) -> str:
     """Return an event as one line, without its newline."""
     keys: dict[str, Any] = {"event": line.event}
     for name, value in _list_fields(line).items():
-        keys |= value if name == line.inlined else {name: value}
+        if name == line.inlined:
+            keys |= value
+        else:
+            keys[name] = value
     return dump_json(keys)
 
 
@@ -160,7 +163,7 @@ def _list_fields(value: Any) -> dict[str, Any]:
 def _to_plain(value: Any) -> Any:
     """Return a value as the types that JSON has: structs become dicts, tuples lists, and infinite
     numbers and NaN None."""
-    # json would write Infinity and NaN, which no other reader of JSON takes.
+    # Python's json would write Infinity and NaN, which other readers of JSON refuse.
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Struct):

@@ -103,8 +103,8 @@ class LiveReporter:
     def tick(self) -> None:
         """Draw the frame, if it is due and there is something to compile."""
         now = self._now()
-        due = now - self._began_at >= _FIRST_DRAW and now - self._drawn_at >= _FRAME_PAUSE
-        if due and self._progress.total and not self._is_closed:
+        is_due = now - self._began_at >= _FIRST_DRAW and now - self._drawn_at >= _FRAME_PAUSE
+        if is_due and self._progress.total and not self._is_closed:
             self._drawn_at = now
             self._draw_frame(now)
 
@@ -129,7 +129,7 @@ class LiveReporter:
                     return None
                 return f"{to_one_line(event.label)} {event.status} {format_duration(event.seconds)}"
             case events.Finished() | events.Retried() if self._progress.find_same_failure(event):
-                return None  # the frame counts it, and the summary says of which
+                return None  # The frame counts the failure, and the summary names the program.
             case events.Finished():
                 return format_failure(event.label, event.status, event.reason)
             case events.Planned():
@@ -144,9 +144,11 @@ class LiveReporter:
     def _format_cursor_home(self, columns: int) -> str:
         """Return the escape that moves the cursor to the frame's first row."""
         # A frame leaves the cursor in the first column of its last line, where it stays when the
-        # terminal wraps again; so only the rows of the lines above that one count.
-        above = sum(max(1, math.ceil(width / max(1, columns))) for width in self._widths[:-1])
-        return f"\r\x1b[{above}A" if above else "\r"
+        # terminal becomes narrower and wraps again. So the rows of the lines above that one count.
+        rows_above = 0
+        for width in self._widths[:-1]:
+            rows_above += max(1, math.ceil(width / max(1, columns)))
+        return f"\r\x1b[{rows_above}A" if rows_above else "\r"
 
     def _draw_frame(self, now: float) -> None:
         """Write the lines above and a new frame over the old one, in one call. Keep its widths."""
@@ -161,7 +163,7 @@ class LiveReporter:
 
     def _render_line(self, line: Text, columns: int) -> str:
         """Cut a line to less than the terminal's width, and return it with its escapes."""
-        # Less than the terminal has, as a line that fills its row wraps on some.
+        # A line that fills its row wraps on some terminals.
         line.truncate(max(1, columns - 1), overflow="ellipsis")
         console = self._console or self._open_console()
         with console.capture() as capture:
@@ -188,10 +190,14 @@ class LiveReporter:
         compiles = sorted(self._progress.running.values(), key=lambda running: running.since)
         # Two rows are for the head and for the line that the cursor may be in after the end.
         rows = max(0, min(_MAX_ROWS, height - 2))
-        shown = compiles if len(compiles) <= rows else compiles[: max(0, rows - 1)]
+        shown = compiles
+        if len(compiles) > rows:
+            # The last row is for the number of the others.
+            shown = compiles[: max(0, rows - 1)]
         lines += [_make_row(running, now, columns) for running in shown]
-        if rows and len(shown) < len(compiles):
-            lines.append(Text(f"  … and {len(compiles) - len(shown)} more", style="dim"))
+        hidden = len(compiles) - len(shown)
+        if rows and hidden:
+            lines.append(Text(f"  … and {hidden} more", style="dim"))
         return lines
 
     def _make_head(self, now: float, columns: int) -> Text:
@@ -227,11 +233,13 @@ def _make_row(running: RunningCompile, now: float, columns: int) -> Text:
     """Return a row of the frame: a compile, its seconds so far, and those that are expected."""
     from rich.text import Text
 
-    expected = f" of {format_duration(running.expected)}" if running.expected else ""
-    times = f"{max(0.0, now - running.since):.1f}{expected or ' s'}"
+    # "1.3 of 4.20 s", or "1.3 s" if no time is expected.
+    unit = f" of {format_duration(running.expected)}" if running.expected else " s"
+    times = f"{max(0.0, now - running.since):.1f}{unit}"
     if running.place != HERE:
         times += f"  {describe_place(running)}"
     label = Text(to_one_line(running.label), no_wrap=True)
+    # Five columns are for two spaces before the label, two after it, and one at the end of the row.
     label.truncate(max(1, columns - len(times) - 5), overflow="ellipsis")
     return Text("  ").append_text(label).append(f"  {times}", "dim")
 

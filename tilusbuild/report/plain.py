@@ -31,12 +31,17 @@ from tilusbuild.report.text import (
 )
 from tilusbuild.status import Status
 
-_PLACES = {HERE: "here", WAITING: "waits for a core", SENT: "sent", QUEUED: "waits for a worker"}
-_GOOD = (Status.BUILT, Status.PRUNED)
+_PLACE_WORDS = {
+    HERE: "here",
+    WAITING: "waits for a core",
+    SENT: "sent",
+    QUEUED: "waits for a worker",
+}
+_GOOD_STATUSES = (Status.BUILT, Status.PRUNED)
 # Programs that always get a line, and the seconds between two lines after them: so a log of ten
 # thousand programs stays readable.
-_FIRST = 10
-_PAUSE = 1.0
+_ALWAYS_PRINTED = 10
+_LINE_INTERVAL = 1.0
 # Shorter estimates change more than they say.
 _SHORTEST_ETA = 5
 # The most by which an estimate is multiplied, or divided, after compiles took another time.
@@ -102,7 +107,7 @@ class Progress:
                 self.running.pop(event.hash, None)
                 self.waiting.discard(event.hash)
                 self.done = event.done
-                if event.status not in _GOOD:
+                if event.status not in _GOOD_STATUSES:
                     self.failed += 1
                 self._expected_done += event.expected_seconds or 0.0
                 if not event.cached:
@@ -112,8 +117,9 @@ class Progress:
     def find_same_failure(self, event: events.Finished | events.Retried) -> str | None:
         """Return the label of the first program that failed with this status and error; None for
         the first one itself, which is remembered. Errors are equal but for names and numbers."""
-        kind = event.status if isinstance(event, events.Finished) else event.event
-        key = (kind, locate_error(event.reason) or normalize_error(event.reason))
+        outcome = event.status if isinstance(event, events.Finished) else event.event
+        error = locate_error(event.reason) or normalize_error(event.reason)
+        key = (outcome, error)
         label = self.first_labels.setdefault(key, event.label)
         return None if label == event.label else label
 
@@ -127,18 +133,19 @@ class Progress:
         remaining = self.total - self.done
         if remaining <= 0:
             return 0.0
-        elapsed = sum(now - running.since for running in self.running.values())
         if self._expected is not None:
-            work = self._expected - self._expected_done
+            compile_seconds = self._expected - self._expected_done
             if self._expected_done > 0 and self._seconds_done > 0:
-                # How much longer than expected compiles take, in bounds: the first few may be odd.
+                # Compiles so far took this many times what was expected. The factor is bounded, as
+                # the first few compiles may be unusual.
                 factor = self._seconds_done / self._expected_done
-                work *= min(_MAX_CORRECTION, max(1 / _MAX_CORRECTION, factor))
+                compile_seconds *= min(_MAX_CORRECTION, max(1 / _MAX_CORRECTION, factor))
         elif self.compiled:
-            work = remaining * self._seconds_done / self.compiled
+            compile_seconds = remaining * self._seconds_done / self.compiled
         else:
             return None
-        return max(0.0, work - elapsed) / min(self.jobs, remaining)
+        elapsed = sum(now - running.since for running in self.running.values())
+        return max(0.0, compile_seconds - elapsed) / min(self.jobs, remaining)
 
 
 class PlainReporter(events.Reporter):
@@ -178,7 +185,7 @@ class PlainReporter(events.Reporter):
         program if it gets a line now."""
         width = len(str(event.to_compile))
         counter = f"[{event.done:>{width}}/{event.to_compile}] "
-        is_failure = event.status not in _GOOD
+        is_failure = event.status not in _GOOD_STATUSES
         first_label = self._progress.find_same_failure(event) if is_failure else None
         if is_failure and first_label is None:
             line = format_failure(event.label, event.status, event.reason)
@@ -206,9 +213,13 @@ class PlainReporter(events.Reporter):
 
     def _try_count_line(self, event: events.Finished, now: float) -> bool:
         """Return whether a program gets a line; if so, count it. With `verbose` each does, else the
-        first `_FIRST`, the last, and one after `_PAUSE` seconds."""
+        first `_ALWAYS_PRINTED`, the last, and one after `_LINE_INTERVAL` seconds."""
         is_last = event.done == event.to_compile
-        is_due = is_last or self._line_count < _FIRST or now - self._printed_at >= _PAUSE
+        is_due = (
+            is_last
+            or self._line_count < _ALWAYS_PRINTED
+            or now - self._printed_at >= _LINE_INTERVAL
+        )
         if self._verbose or is_due:
             self._line_count += 1
             self._printed_at = now
@@ -242,7 +253,7 @@ def describe_place(placed: RunningCompile | events.Placed) -> str:
     worker = to_one_line(placed.worker)
     if placed.place == EXECUTING:
         return f"by {worker}" if worker else "on a worker"
-    return _PLACES.get(placed.place, placed.place)
+    return _PLACE_WORDS.get(placed.place, placed.place)
 
 
 def list_details(event: events.Finished) -> Iterator[str]:

@@ -72,10 +72,11 @@ def _format_totals(summary: Summary) -> str:
 def _format_remote(remote: RemoteSummary) -> str:
     """Return a line for the remote cache and one for the executor, each if it was of use. A part
     whose count is 0 is left out."""
-    saves = remote.hits and remote.saved_seconds >= 1
+    has_saved = remote.hits and remote.saved_seconds >= 1
+    # Each part has a number before it that says whether the part is shown.
     counts = (
         (remote.hits, f"{remote.hits} fetched ({format_bytes(remote.fetched_bytes)})"),
-        (saves, f"{format_duration(remote.saved_seconds)} saved"),
+        (has_saved, f"{format_duration(remote.saved_seconds)} saved"),
         (remote.verified, f"{remote.verified} compiled again, the same"),
         (remote.wrong, f"{remote.wrong} wrong"),
         (remote.refused, f"{remote.refused} refused"),
@@ -100,13 +101,16 @@ def _format_remote(remote: RemoteSummary) -> str:
 def _format_group(group: FailureGroup) -> str:
     """Return a group of equal failures as lines: the error, the programs, the first lines of the
     sample's log, and the command that reproduces it."""
-    more = group.count - len(group.labels)
-    labels = ", ".join(map(to_one_line, group.labels)) + (f" … {more} more" if more else "")
+    labels = ", ".join(map(to_one_line, group.labels))
+    unnamed = group.count - len(group.labels)
+    if unnamed:
+        labels += f" … {unnamed} more"
     lines = [f"{format_count(group.count, 'schedule')}: {to_one_line(group.error)}", f"  {labels}"]
     log = clean_text(group.message).strip("\n").splitlines()
-    # Without ptxas' report of resources, which is not an error, unless the log has nothing else.
-    sample = [line for line in log if not _REPORT.match(line)] or log
-    sample = [line for line in sample if line != group.error]  # it is the first line already
+    # The sample leaves out ptxas' report of resources, which is not an error, unless the log has
+    # nothing else; and the error, which is the first line already.
+    sample = [line for line in log if not _RESOURCE_REPORT.match(line)] or log
+    sample = [line for line in sample if line != group.error]
     if len(sample) > _SAMPLE_LINES:
         cut = len(sample) - _SAMPLE_LINES
         sample = [*sample[:_SAMPLE_LINES], f"… {format_count(cut, 'more line')}"]
@@ -116,7 +120,8 @@ def _format_group(group: FailureGroup) -> str:
     return "\n".join(lines) + "\n"
 
 
-_REPORT = re.compile(r"ptxas info\b|\s+\d+ bytes stack frame")
+# "ptxas info    : Used 32 registers …", "    0 bytes stack frame, 0 bytes spill stores, …".
+_RESOURCE_REPORT = re.compile(r"ptxas info\b|\s+\d+ bytes stack frame")
 
 
 def _format_verdict(verdict: Verdict) -> str:
@@ -131,13 +136,15 @@ def format_failure(label: str, status: str, reason: str) -> str:
 
 
 _ERROR = r"(?:fatal )?error\b[^:]*:? ?(?P<text>.*)"
-_PLACES = (
+_ERROR_LINE_PATTERNS = (
     re.compile(rf"^(?P<file>[^\s:(][^:(\n]*)\((?P<line>\d+)\): {_ERROR}", re.MULTILINE),
     re.compile(
-        rf"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:(?P<column>\d+):)? {_ERROR}", re.MULTILINE
+        rf"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:(?P<column>\d+):)? {_ERROR}",
+        re.MULTILINE,
     ),
 )
-"""The places of errors as nvcc and as the host compilers write them."""
+"""An error with its place, as nvcc writes it, "k.cu(12): error: …", and as the host compilers do,
+"k.cc:12:8: error: …"."""
 
 
 class ErrorLocation(Struct, frozen=True):
@@ -152,7 +159,7 @@ class ErrorLocation(Struct, frozen=True):
 def find_first_error(log: str) -> ErrorLocation | None:
     """Return the place and the text of the first error in a compiler's log; None when no error has
     a place."""
-    matches = [match for pattern in _PLACES if (match := pattern.search(log))]
+    matches = [match for pattern in _ERROR_LINE_PATTERNS if (match := pattern.search(log))]
     if not matches:
         return None
     first = min(matches, key=lambda match: match.start())

@@ -82,7 +82,8 @@ class TerminalStream(TextIOBase):
             stream.reconfigure(errors="backslashreplace")
         self._stream = stream
         self._github = github
-        # In a workflow, the line that has begun: only a complete one shows whether it is a command.
+        # In a workflow, the line that has begun. It is kept until it is complete: only then does it
+        # show whether it is a command.
         self._line = ""
 
     def write(self, text: str, /) -> int:
@@ -141,8 +142,8 @@ def show_all_characters(environment: Mapping[str, str]) -> Iterator[None]:
     originals = sys.stdout, sys.stderr
     github = environment.get("GITHUB_ACTIONS") == "true"
     for stream in originals:
-        # The parent may share a pipe with us and have made it non-blocking, as Node.js does. When
-        # it is full, Python drops what does not fit, in the middle of a line.
+        # The parent may share a pipe with us and have made it non-blocking, as Node.js does. Python
+        # drops what does not fit into such a pipe when it is full, in the middle of a line.
         with suppress(OSError, ValueError):
             os.set_blocking(stream.fileno(), True)
     streams = [TerminalStream(stream, github=github) for stream in originals]
@@ -167,21 +168,22 @@ PATIENCE = 0.3
 def show_working(notice: str, patience: float) -> Iterator[None]:
     """Within the block, show `notice` on the terminal when nothing was written for `patience`
     seconds. The first output removes the line."""
-    lock, err = threading.RLock(), sys.stderr
-    streams = [stream for stream in (sys.stdout, err) if isinstance(stream, TerminalStream)]
+    lock, stderr = threading.RLock(), sys.stderr
+    streams = [stream for stream in (sys.stdout, stderr) if isinstance(stream, TerminalStream)]
     is_shown = False
 
     def write_notice(text: str) -> None:
-        # Directly: a write to the `TerminalStream` would remove the notice.
-        if isinstance(err, TerminalStream):
+        # The text goes to the stream below: `TerminalStream.write` would remove the notice.
+        if isinstance(stderr, TerminalStream):
             with suppress(OSError, ValueError, UnicodeError):
-                err._stream.write(text)
-                err._stream.flush()
+                stderr._stream.write(text)
+                stderr._stream.flush()
 
     def show_notice() -> None:
         nonlocal is_shown
         with lock:
-            # A write may have come first, and has removed the notice for good.
+            # If something was written before, `remove_notice` has unset `before_write`: then the
+            # notice is not shown any longer.
             if streams and streams[0].before_write is not None:
                 is_shown = True
                 write_notice(notice)

@@ -29,7 +29,7 @@ def spell_out_controls(text: str) -> str:
 
     Line ends and tabs stay. A byte that is not UTF-8, as in a file's name, is `\\xff`.
     """
-    # Most texts have none of these, and are many lines of a log.
+    # Most texts are logs without such characters: they are returned soon.
     if text.isascii() and not _CONTROL.search(text):
         return text
     return _INVISIBLE.sub(_spell_character, text.replace("\r\n", "\n"))
@@ -38,7 +38,7 @@ def spell_out_controls(text: str) -> str:
 def _spell_character(match: re.Match[str]) -> str:
     """Return a matched character spelt out, as `re.sub` asks for it."""
     code = ord(match.group())
-    # A byte that Python could not decode.
+    # Python decodes a byte that is not UTF-8, such as 0xff, to the surrogate 0xdcff.
     if 0xDC80 <= code <= 0xDCFF:
         code -= 0xDC00
     if code < 0x100:
@@ -119,7 +119,8 @@ class OutputStream:
 
 def silence_stream(stream: TextIO) -> None:
     """Send the further output of a stream to /dev/null."""
-    # The rest of its buffer would raise again when the interpreter ends: its status would be 120.
+    # The interpreter flushes the stream's buffer at its end. That would raise again, and the exit
+    # status would be 120.
     try:
         number = stream.fileno()
     except (OSError, ValueError):
@@ -130,5 +131,5 @@ def silence_stream(stream: TextIO) -> None:
         os.close(null)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is stream:
-            # A new one, since the write of the old one's buffer may fail for ever.
+            # The stream is replaced, since to write the old one's buffer may fail for ever.
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
