@@ -91,11 +91,8 @@ class CompileReporter:
             return
         self.reasons[event.hash] = event.reason
         if event.status == Status.BUILT and (event.remote or not event.cached):
-            line = (
-                f"{event.label}: fetched"
-                if event.remote
-                else f"{event.label}: {event.seconds:.1f} s"
-            )
+            work = "fetched" if event.remote else f"{event.seconds:.1f} s"
+            line = f"{event.label}: {work}"
             compiler_output = self._jobs[event.hash].translate_log(event.log).strip()
             self._request.print_line(f"{line}\n{compiler_output}" if compiler_output else line)
 
