@@ -55,7 +55,7 @@ class Program:
         return (
             [int(parse_expression(text).evaluate(names)) for text in grid],
             [int(parse_expression(text).evaluate(names)) for text in block],
-            int(parse_expression(smem).evaluate(names)),
+            int(parse_expression(smem or 0).evaluate(names)),
         )
 
 

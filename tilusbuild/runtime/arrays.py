@@ -343,7 +343,9 @@ class CallForm:
                 continue
             if argument.dims is None and argument.dtype in WHOLE:
                 size_readers[argument.name] = itemgetter(i)
-            for axis, dim in enumerate(argument.dims or ()):
+            if argument.dims is None or argument.dims == _ANY_SHAPE:
+                continue
+            for axis, dim in enumerate(argument.dims):
                 if isinstance(dim, str):
                     size_readers.setdefault(dim, partial(_read_axis, i, axis))
         allocators = []
