@@ -111,11 +111,12 @@ class Walk:
         world.keep(before)
 
     def build_again(self, chance: Random) -> None:
-        """The second build has nothing to do."""
+        """The second build has nothing to do, but to try again what has no answer: a header that
+        macros name, and that is nowhere."""
         words = self.words(chance)
         self.compared(words)
         again = self.world.run(*words)
-        if list(started(again.out)):
+        if list(started(again.out)) and '"status": "crashed"' not in again.out:
             raise FoundError(f"a second build compiles: {again.out[-2000:]}")
         self.world.compare(self.sources, words, again)
 
@@ -371,7 +372,7 @@ def _spoil(path: Path, chance: Random) -> None:
     match chance.randrange(3):
         case 0 if data:
             data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-        case 1:
+        case 1 if data:
             data = data[: len(data) // 2]
         case _:
             data += b"x"
