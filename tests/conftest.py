@@ -15,6 +15,9 @@ from hypothesis import settings
 
 from tilusbuild.process.local import LocalRunner
 
+# Before a test imports it: then a failed assertion there says its values, as in a test.
+pytest.register_assert_rewrite("support")
+
 # Who runs the tests in the background, or under nohup, ignores these signals, and children inherit
 # that: tests that send them would wait for ever.
 for _name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):

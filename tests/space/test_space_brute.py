@@ -16,8 +16,6 @@ from tilusbuild.space import open as open_module
 from tilusbuild.space.model import build_model
 from tilusbuild.space.report import SpaceReport, report_space
 
-pytestmark = pytest.mark.usefixtures("both_ways")
-
 RULES = [
     "a % b == 0",
     "a * b <= k * 4",
@@ -85,6 +83,7 @@ def as_spec(drawn: dict) -> SpaceSpec:  # type: ignore[type-arg]
     )
 
 
+@pytest.mark.usefixtures("both_ways")
 @settings(derandomize=True, max_examples=150)
 @given(spaces, st.integers(0, 2), st.booleans())
 def test_a_space_is_what_its_definition_says(
