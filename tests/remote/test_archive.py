@@ -2,6 +2,7 @@
 within its limits, or refuses."""
 
 import json
+import resource
 import subprocess
 import sys
 from contextlib import suppress
@@ -12,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zstandard import ZstdCompressor
 
-from tilusbuild.remote import archive
+from tilusbuild.cache import layout
+from tilusbuild.remote import archive, fetch
 from tilusbuild.remote.archive import ArchiveError, Unpacker, pack_entry
+from tilusbuild.state.files import sha256_bytes
 
 FILES = {"meta.json": b"{}", "module/lib.so": bytes(9000), "program.txt": b"", "\x1b[31m": b"\n"}
 names = st.text(max_size=9)
@@ -41,6 +44,21 @@ def test_large_files_are_on_the_disk_and_no_name_leads_there(tmp_path: Path) -> 
     files = {"../x": bytes(2 << 20), "/etc/passwd": bytes(3 << 20), "a": b"a"}
     assert read(pack_entry(files), str(tmp_path)) == files
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["0", "1", "2"]
+
+
+def test_an_include_directory_has_more_files_than_may_be_open(tmp_path: Path) -> None:
+    """1,000 headers, of which some come after the first MiB and are on the disk; one is empty."""
+    files = {f"include/{number}.hpp": b"\n" * (number % 2 << 12) for number in range(1000)}
+    lines = [f"{sha256_bytes(data)}  {name}\n" for name, data in sorted(files.items())]
+    files[layout.MANIFEST] = manifest = "".join(lines).encode()
+    unpacked = Unpacker(str(tmp_path)).unpack_entry([pack_entry(files)])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
+    try:
+        include = fetch._check_include(sha256_bytes(manifest), unpacked)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert isinstance(include, fetch._Include)
 
 
 @given(st.binary(max_size=200), st.integers(0, 400), st.integers(1, 255))

@@ -125,7 +125,8 @@ class Unpacker:
         total_size = 0
         for name, size in head.files.items():
             total_size += size
-            if total_size <= _MAX_HELD:
+            # An empty file stays in memory, too: it cannot be mapped.
+            if total_size <= _MAX_HELD or size == 0:
                 files[name] = _read_bytes(content, size)
             else:
                 files[name] = self._write_file(content, size)

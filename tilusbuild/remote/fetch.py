@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import Struct
 
 from tilusbuild.cache import layout
-from tilusbuild.cache.checks import Content, Origin, check_directory, check_entry
+from tilusbuild.cache.checks import Content, FileFacts, Origin, check_directory, check_entry
 from tilusbuild.cache.entries import EntryBatch
 from tilusbuild.cache.includes import is_include_whole, publish_include
 from tilusbuild.cache.tree import PrivateDirectory, Tree
@@ -37,6 +37,7 @@ from tilusbuild.remote.archive import (
 from tilusbuild.remote.backend import Backend, Guard
 from tilusbuild.runtime.regular import open_file, read_bytes
 from tilusbuild.runtime.sealed import unseal_json
+from tilusbuild.state.files import sha256_file
 from tilusbuild.status import RECORDED, Compiled, Status
 
 # How often a program's lock is tried, and seconds between. Programs share locks: one that is held
@@ -154,7 +155,7 @@ class Fetcher:
                     yield _refuse_entry(program, archive)
                 else:
                     try:
-                        contents = _map_contents(archive.files)
+                        contents = _load_contents(archive.files, _map_file)
                     except ArchiveError as error:
                         yield _refuse_entry(program, error)
                     else:
@@ -346,16 +347,18 @@ def _refuse_entry(program: str, problem: object) -> Outcome:
     return Outcome(program, refused=text, outdated=True)
 
 
-def _map_contents(files: Mapping[str, bytes | str]) -> dict[str, Content]:
+def _load_contents(
+    files: Mapping[str, bytes | str], load_file: Callable[[str], Content]
+) -> dict[str, Content]:
     """Return the contents of an archive's files by name: of texts as bytes, of other files that
-    were written to the disk as `mmap`. Raises `ArchiveError` for a text that is too large, and
-    `OSError`."""
+    were written to the disk as `load_file` returns them for their paths. Raises `ArchiveError` for
+    a text that is too large, and `OSError`."""
     contents: dict[str, Content] = {}
     for name, source in files.items():
         if isinstance(source, bytes):
             contents[name] = source
         elif name not in _TEXTS:
-            contents[name] = _map_file(source)
+            contents[name] = load_file(source)
         elif os.path.getsize(source) > _MAX_TEXT:
             raise ArchiveError(f"{name} has more than {_MAX_TEXT >> 20} MiB")
         else:
@@ -367,7 +370,8 @@ def _check_include(digest: str, archive: Archive) -> _Include | ArchiveError:
     """Return the include directory in an archive, or the error for one that is not right. It is
     hashed here, once, whichever programs name it."""
     try:
-        contents = _map_contents(archive.files)
+        # Headers are not mapped: each map holds a descriptor, and there may be thousands.
+        contents = _load_contents(archive.files, _measure_file)
     except ArchiveError as error:
         return error
     if problems := check_directory(digest, contents):
@@ -381,6 +385,10 @@ def _map_file(path: str) -> bytes:
     """Map a file into memory. A `mmap` serves as `bytes` to the readers of binaries."""
     with open_file(path) as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # type: ignore[return-value]
+
+
+def _measure_file(path: str) -> FileFacts:
+    return FileFacts(os.path.getsize(path), sha256_file(path))
 
 
 def _remove_files(archive: Archive) -> None:
