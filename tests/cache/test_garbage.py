@@ -82,6 +82,15 @@ def test_what_a_killed_writer_left_in_a_script_goes(cache: Tree, sample: Sample)
     assert snapshot(str(path)).keys() == before.keys()
 
 
+def test_what_is_not_a_script_directory_stays(cache: Tree, tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    Path(cache.path("scripts", "notes.txt")).write_text("mine")
+    os.symlink(tmp_path / "empty", cache.path("scripts", "link"))
+    os.mkdir(cache.path("scripts", "empty"))
+    collect_garbage(cache)
+    assert sorted(os.listdir(cache.path("scripts"))) == ["link", "notes.txt"]
+
+
 def test_a_build_of_a_part_adds_to_the_roots(cache: Tree, sample: Sample):
     records = [sample.record([name], directory=name) for name in ("a", "b")]
     for record in records:

@@ -95,8 +95,10 @@ def collect_garbage(
 def _remove_empty_directories(tree: Tree) -> None:
     """Remove the directories in `scripts` that are empty."""
     for name in filter(layout.is_script_directory, tree.list_names(layout.SCRIPTS)):
-        if not tree.list_names(layout.SCRIPTS, name):
-            tree.remove_entry(tree.path(layout.SCRIPTS, name))
+        path = tree.path(layout.SCRIPTS, name)
+        # A link or a file has no names either, and is the user's.
+        if is_real_directory(path) and not tree.list_names(layout.SCRIPTS, name):
+            tree.remove_entry(path)
 
 
 def _plan_collection(
