@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -221,6 +222,12 @@ def test_an_index_of_ours_is_a_mark_too(cache: Tree, sample: Sample):
     sample.program("b")
     assert os.path.exists(cache.path("CACHEDIR.TAG"))
     assert verify_cache(cache) == []
+
+
+def test_stages_that_cannot_be_listed_are_left_to_others(cache: Tree, monkeypatch):
+    cache.ensure_complete()
+    monkeypatch.setattr(Tree, "list_names", Mock(side_effect=PermissionError))
+    cache.make_private().discard()
 
 
 def test_looking_at_no_cache_makes_none(cache: Tree):

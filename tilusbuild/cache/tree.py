@@ -318,8 +318,11 @@ class Tree:
         if self._is_swept and not again:
             return []
         self._is_swept = True
+        names: list[str] = []
         removed = []
-        for name in filter(layout.is_staging, self.list_names(layout.STAGING)):
+        with suppress(OSError):
+            names = self.list_names(layout.STAGING)
+        for name in filter(layout.is_staging, names):
             # One that cannot be removed does not keep the others; `cache gc` lists it.
             with suppress(OSError):
                 lock = self.locks.take_locks(LockName("stage", name), wait=False)
