@@ -255,7 +255,8 @@ def _check_directories(
         directory = f"{layout.INCLUDE}/{digest}"
         for name in sorted(members.keys() - _LAUNCHER_FILES):
             yield Problem(f"{directory}/{name}", "is not a file that a launcher has")
-        if members.get(LAUNCHER) != launcher_sha256:
+        # "": a missing launcher is not the one of texts that name none.
+        if members.get(LAUNCHER, "") != launcher_sha256:
             message = f"is not the one that {layout.OPTIONS_TXT} names"
             yield Problem(f"{directory}/{LAUNCHER}", message)
 
