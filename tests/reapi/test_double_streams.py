@@ -18,6 +18,7 @@ from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.operations import ignore_place
 from tilusbuild.reapi.sharing import CompileSlots, SharingRunner
+from tilusbuild.remote.backend import RemoteTroubleError
 
 
 class Nobody:
@@ -155,3 +156,18 @@ def test_an_action_has_the_time_of_its_command(executed: Callable[..., Executed]
     done = there.run()
     assert done is not None
     assert done.timed_out
+
+
+def test_the_probe_begins_again_after_trouble(executed, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor, actions = executed().executor, []
+
+    def run_action(command: Command, running: Any, **how: Any) -> None:
+        actions.append(running)
+        if len(actions) == 1:
+            raise RemoteTroubleError("a lost stream")
+
+    monkeypatch.setattr(executor, "_run_action", run_action)
+    monkeypatch.setattr(executor, "_probe", lambda run: run(Command((), "", {})))
+    executor._probe_worker()
+    assert len(actions) == 2
+    assert actions[0] is not actions[1]

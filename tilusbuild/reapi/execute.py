@@ -184,10 +184,9 @@ class RemoteExecutor:
         circuit. A broken circuit or a cancellation ends it quietly."""
 
         def run_uncached(command: Command) -> CompletedCommand:
-            running = RunningAction(threading.Event())
             # Not cached: the server may have an answer of another worker.
             return self._guard.call_request(
-                lambda: self._run_action(command, running, cached=False)
+                lambda: self._run_action(command, RunningAction(threading.Event()), cached=False)
             )
 
         try:
