@@ -63,6 +63,17 @@ def test_what_is_installed_runs_and_a_second_time_nothing_is_read_or_written(
     assert set(disk.operations) <= {"make_directory"}  # of what is there
 
 
+def test_installed_files_have_the_modes_of_built_ones(hand: Hand, cache, tmp_path) -> None:
+    mask = os.umask(0o077)
+    try:
+        put(hand.archive(tmp_path / "one"), cache)
+    finally:
+        os.umask(mask)
+    files = [path for path in Path(cache.path("programs")).rglob("*") if path.is_file()]
+    modes = {path.suffix: path.stat().st_mode & 0o777 for path in files}
+    assert modes == {".txt": 0o644, ".json": 0o644, ".so": 0o755}
+
+
 def test_a_new_version_brings_its_new_programs_only(hand, own_project, cache, tmp_path) -> None:
     """Given one script of two that changed, when its package is installed over the old one, then
     the old version is no root any more."""

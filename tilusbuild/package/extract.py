@@ -17,7 +17,7 @@ from tilusbuild.cache import layout
 from tilusbuild.package import names
 from tilusbuild.package.errors import PackageError, changed, missing, over_limit, unlisted
 from tilusbuild.package.listing import FileEntry, FileList
-from tilusbuild.package.model import ContainerFile, Reader
+from tilusbuild.package.model import ContainerFile, Reader, choose_mode
 from tilusbuild.state.files import make_hasher
 
 _MAX_SCRIPT_FILE = 32 << 20
@@ -71,6 +71,7 @@ def write_member(member: ContainerFile, directory: str) -> Iterator[bytes]:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     with os.fdopen(handle, "wb") as file:
+        os.fchmod(handle, choose_mode(member.path))  # not left to the umask, as in a build
         for piece in member.pieces:
             file.write(piece)
             yield piece
