@@ -7,6 +7,8 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -14,8 +16,10 @@ from hypothesis import strategies as st
 from zstandard import ZstdCompressor
 
 from tilusbuild.cache import layout
+from tilusbuild.cache.tree import Tree
 from tilusbuild.remote import archive, fetch
 from tilusbuild.remote.archive import ArchiveError, Unpacker, pack_entry
+from tilusbuild.remote.backend import Guard, TakeFile
 from tilusbuild.state.files import sha256_bytes
 
 FILES = {"meta.json": b"{}", "module/lib.so": bytes(9000), "program.txt": b"", "\x1b[31m": b"\n"}
@@ -59,6 +63,16 @@ def test_an_include_directory_has_more_files_than_may_be_open(tmp_path: Path) ->
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert isinstance(include, fetch._Include)
+
+
+def test_an_archive_that_comes_twice_is_taken_once(tmp_path: Path) -> None:
+    def send_twice(keys: list[str], take: TakeFile) -> None:
+        for key in [*keys, *keys]:
+            take(key, [pack_entry(FILES)])
+
+    backend: Any = Mock(fetch_files=send_twice)
+    fetcher = fetch.Fetcher(backend, Guard(pytest.fail), Mock(), Tree(str(tmp_path)))
+    assert fetcher._receive_archives(str, ["a"]) == {"a": archive.Archive(FILES, 0.0)}
 
 
 @given(st.binary(max_size=200), st.integers(0, 400), st.integers(1, 255))

@@ -211,9 +211,11 @@ class Fetcher:
         archives: dict[str, Archive | ArchiveError] = {}
 
         def take_archive(key: str, pieces: Iterable[bytes]) -> None:
-            archives[pending_names[key]] = self._unpack_archive(pieces)
-            # A request that is tried again asks only for what has not come.
-            del pending_names[key]
+            # A server may send a file twice.
+            if key in pending_names:
+                archives[pending_names[key]] = self._unpack_archive(pieces)
+                # A request that is tried again asks only for what has not come.
+                del pending_names[key]
 
         self._guard.call_request(
             lambda: self._backend.fetch_files(list(pending_names), take_archive)
