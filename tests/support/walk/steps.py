@@ -153,7 +153,8 @@ class Walk:
         running = [world.start(*words), world.start(*other)]
         first, second = [world.wait(each) for each in running]
         damaged = bool(world.damaged)
-        if other[:2] == ("cache", "verify") and second.status and not damaged:
+        is_readable = not damaged and not self.sources.mistake
+        if other[:2] == ("cache", "verify") and second.status and is_readable:
             raise FoundError(f"verify beside a build: {second.out}{second.err}")
         world.compare(self.sources, words, first)
         world.keep(before, may_go=other == ("cache", "gc"))
