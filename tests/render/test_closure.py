@@ -62,7 +62,7 @@ def test_an_absolute_include_is_noted(roots):
 def test_a_computed_include_takes_all_of_the_include_directories(project, roots):
     project.write(
         {
-            "project/include/config.h": "",
+            "project/include/config.h": "", "project/include/..h": "", "project/include/.x": "",
             "project/include/std/list": "",
             "project/kernels/beside.h": "",
             "project/kernels/a.cu.j2": "",
@@ -70,10 +70,11 @@ def test_a_computed_include_takes_all_of_the_include_directories(project, roots)
             "project/include/cache/CACHEDIR.TAG": "",
             "pkg/src/other.h": "",
         }
-    )
+    )  # fmt: skip
     found = closure("#include IMPL\n", roots)
     assert names(found) == [
-        "project/include/config.h", "project/include/std/list", "project/kernels/beside.h",
+        "project/include/..h", "project/include/config.h", "project/include/std/list",
+        "project/kernels/beside.h",
     ]  # fmt: skip
     assert [note.message.split()[2] for note in found.notes] == ["IMPL"]
     assert names(closure("#include <config.h>\n", roots)) == ["project/include/config.h"]

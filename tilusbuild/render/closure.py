@@ -189,7 +189,6 @@ MAX_FILES, MAX_BYTES = 20_000, 512 << 20
 """What is taken from one directory: each file is read, and is copied for compiles."""
 
 HEADER_SUFFIXES = (".h", ".hh", ".hpp", ".cuh", ".inl", ".inc")
-_EVERY_FILE = "**"  # but for hidden ones
 
 
 class PatternMatches(Struct, frozen=True):
@@ -202,10 +201,13 @@ class PatternMatches(Struct, frozen=True):
     """Names and paths of the directories where a new file could match."""
 
 
-def match_below(tree: str, name: str, path: str, pattern: str = _EVERY_FILE) -> PatternMatches:
-    """Return what a pattern matches below the directory `path`, which is `name` in the copy. Raises
-    `PatternTooWideError` beyond `MAX_FILES` files or `MAX_BYTES`."""
-    matches = find_matches(path, pattern)
+def match_below(
+    tree: str, name: str, path: str, pattern: str = "**", *, hidden_names: bool = False
+) -> PatternMatches:
+    """Return what a pattern matches below the directory `path`, which is `name` in the copy;
+    `hidden_names` is as in `find_matches`. Raises `PatternTooWideError` beyond `MAX_FILES` files or
+    `MAX_BYTES`."""
+    matches = find_matches(path, pattern, hidden_names=hidden_names)
     files = tuple(_list_files(path, matches.names))
     total_bytes = sum(size for _, size in files)
     if len(files) > MAX_FILES or total_bytes > MAX_BYTES:

@@ -145,18 +145,18 @@ class Headers:
 
     def _match_headers(self, tree: str, name: str, path: str) -> PatternMatches:
         """Return the files below a directory that may be headers. Raises `PatternTooWideError`."""
-        matches = match_below(tree, name, path)
-        # `**` matches no hidden files, which a name that macros make may mean.
-        hidden_files = match_below(tree, name, path, "**/.*").files
+        # A name that macros make may be that of a hidden file.
+        matches = match_below(tree, name, path, hidden_names=True)
 
         def is_header(file: str) -> bool:
             """Return whether a file may be a header: by its suffix at the top of a tree, which is
-            often a project with few headers, and else any but a template."""
-            return file.endswith(HEADER_SUFFIXES) if name == tree else not file.endswith(".j2")
+            often a project with few headers, and if it is hidden; else any but a template."""
+            is_hidden = posixpath.basename(file).startswith(".")
+            if is_hidden or name == tree:
+                return file.endswith(HEADER_SUFFIXES)
+            return not file.endswith(".j2")
 
-        files = [file for file in matches.files if is_header(file[0])]
-        files += [file for file in hidden_files if file[0].endswith(HEADER_SUFFIXES)]
-        return replace(matches, files=tuple(files))
+        return replace(matches, files=tuple(file for file in matches.files if is_header(file[0])))
 
     def find_outside(self, directory: str, include: Include) -> HeaderFile | None:
         """Return the header that an include means in a directory outside the project; None if the

@@ -54,9 +54,10 @@ class _Search(NamedTuple):
     """The real paths of the directories whose links led here."""
 
 
-def find_matches(root: str, pattern: str) -> Matches:
+def find_matches(root: str, pattern: str, *, hidden_names: bool = False) -> Matches:
     """Return the files and directories that a pattern matches below `root`, and the directories
-    that were read. Raise `PatternTooWideError`."""
+    that were read. `hidden_names`: a `**` at the end matches names with a leading dot, too, but
+    leads into none of them. Raises `PatternTooWideError`."""
     parts = [part for part in pattern.split("/") if part]
     part_matchers = [re.compile(fnmatch.translate(part)).match for part in parts]
     matched_names: set[str] = set()
@@ -94,12 +95,12 @@ def find_matches(root: str, pattern: str) -> Matches:
             name_count += len(listings[name])
             _check_width(name_count, root, pattern)
         for entry in listings[name]:
-            if not _matches_part(entry.name, part, part_matchers[part_index]):
-                continue
             relative = os.path.join(name, entry.name)
-            if is_last:
+            is_match = _matches_part(entry.name, part, part_matchers[part_index])
+            # `**` matches every name that has no leading dot.
+            if is_last and (is_match or (hidden_names and is_deep)):
                 matched_names.add(relative)
-            can_enter = is_deep or not is_last
+            can_enter = is_match and (is_deep or not is_last)
             entry_origins = _follow_entry(path, entry, link_origins) if can_enter else None
             if entry_origins is not None:
                 # `**` is to match again below: it stands for any number of directories.
