@@ -123,10 +123,16 @@ class ScriptReader:
     reader."""
 
     def __init__(
-        self, renderer: Renderer, headers: Callable[[str], Headers], memory: DigestMemory
+        self,
+        renderer: Renderer,
+        generator: Renderer,
+        headers: Callable[[str], Headers],
+        memory: DigestMemory,
     ) -> None:
-        """`headers` returns what a template can reach, by the template's name."""
+        """`renderer` reads the script's templates and sources, `generator` the templates of its
+        generated headers. `headers` returns what a template can reach, by the template's name."""
         self.renderer = renderer
+        self.generator = generator
         self.headers = headers
         self.memory = memory
         self._external: dict[tuple[Pipeline, tuple[str, ...] | None], tuple[str, ...]] = {}

@@ -132,7 +132,7 @@ class _ProgramLookup:
     ) -> None:
         self._spec = spec
         self._sources = sources
-        self._digest_template = sources.renderer.with_style(spec.style).digest_template
+        self._digest_template = sources.renderer.digest_template
         self._remembered = remembered
         self.reads = ReadsCollector()
         self._has_current_inputs = cache(self._are_inputs_current)

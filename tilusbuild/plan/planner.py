@@ -14,6 +14,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tilusbuild.errors import Diagnostic, InputError, input_error
 from tilusbuild.expr import Value
@@ -25,6 +26,7 @@ from tilusbuild.plan.instance import (
     ScriptReader,
     choose_pipeline,
     make_instance_spec,
+    read_style,
 )
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, list_instances, select_script_targets
@@ -161,7 +163,11 @@ class Planner(Struct):
         """Return the reader of a script's templates and headers."""
         # Every program asks for its template's headers, so the answer is kept for each template.
         headers = cache(partial(self.find_headers, script, target))
-        return ScriptReader(self.renderer, headers, self.memory)
+        style = read_style(self.manifest.scripts[script])
+        renderer = self.renderer.with_style(style)
+        # Generated headers are always templates, also where the source is a file as it is.
+        generator = self.renderer.with_style(replace(style, rendered=True))
+        return ScriptReader(renderer, generator, headers, self.memory)
 
     def find_headers(self, script: str, target: Target, template: str) -> Headers:
         """Return the headers that sources of a template can reach; one object for each search

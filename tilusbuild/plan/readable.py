@@ -35,10 +35,9 @@ def make_log_readable(
         return log
     try:
         variables = make_context(spec, schedule)
-        renderer = sources.renderer.with_style(spec.style)
         template = spec.owner.template
-        source = renderer.render(template, variables).text
-        lines = renderer.map_lines(template, variables, source)
+        source = sources.renderer.render(template, variables).text
+        lines = sources.renderer.map_lines(template, variables, source)
         values = spec.merge_values(schedule)
         symbol = spec.valued.name_symbol(values)
         full_source = spec.valued.make_full_source(source, symbol, spec.list_unit_kernels(values))

@@ -85,14 +85,13 @@ class ReadsCollector:
 
     def collect_inputs(self, spec: InstanceSpec, sources: ScriptReader) -> PlanInputs:
         """Return all inputs that were added, with the templates as paths."""
-        renderer = sources.renderer.with_style(spec.style)
         templates: set[str] = set()
         paths = set(self._linked_paths)
         names: set[str] = set()
         # A new file of any name can match a pattern of `headers`.
         is_any_name = bool(spec.manifest.headers_for(spec.script))
         for template_names, closure in self._distinct_reads.values():
-            templates.update(map(renderer.resolve_path, template_names))
+            templates.update(map(sources.renderer.resolve_path, template_names))
             paths.update(header.path for header in closure.headers if header.path)
             # If a header appears in a probed path, an include finds it instead of the present one.
             paths.update(closure.probed)
@@ -117,20 +116,15 @@ def render_program(
     if is_source(spec.owner):
         return _read_source_program(spec, sources, schedule)
     variables = make_context(spec, schedule)
-    renderer = sources.renderer.with_style(spec.style)
     template = spec.owner.template
-    rendering = _render_template(spec, renderer, template, variables, "template")
+    rendering = _render_template(spec, sources.renderer, template, variables, "template")
     source = rendering.text
     if spec.manifest.build.line_directives:
-        source = renderer.map_lines(template, variables, source).insert_directives()
-    headers: dict[str, Rendering] = {}
-    # Headers are always templates, also where the source is a file as it is.
-    if spec.owner.generate:
-        generator = sources.renderer.with_style(replace(spec.style, rendered=True))
-        headers = {
-            name: _render_template(spec, generator, source_name, variables, "generate", name)
-            for name, source_name in spec.owner.generate.items()
-        }
+        source = sources.renderer.map_lines(template, variables, source).insert_directives()
+    headers = {
+        name: _render_template(spec, sources.generator, header, variables, "generate", name)
+        for name, header in spec.owner.generate.items()
+    }
     return _make_program(spec, sources, schedule, source, template, rendering, headers)
 
 
@@ -188,7 +182,7 @@ def _read_source_program(
     """Return the program of a library's source, which is not rendered. It starts with a `#line`
     directive, so that errors and `__FILE__` show the path in the project."""
     name = get_source_file(schedule)
-    rendering = sources.renderer.with_style(spec.style).read_plain(name)
+    rendering = sources.renderer.read_plain(name)
     quoted_name = name.replace("\\", r"\\").replace('"', r"\"")
     source = f'#line 1 "{quoted_name}"\n{rendering.text}'
     return _make_program(spec, sources, schedule, source, name, rendering)
