@@ -20,15 +20,15 @@ from tilusbuild.compile import Pipeline, Recipe
 from tilusbuild.compile.model import Options, PartOptions
 from tilusbuild.compile.pipelines import select_pipeline
 from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
-from tilusbuild.errors import Diagnostic, InputError
+from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Value
 from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
 from tilusbuild.manifest.script import make_signature
 from tilusbuild.plan.model import Target, list_target_constants
-from tilusbuild.plan.roots import find_torch_defines
+from tilusbuild.plan.roots import find_link_roots, find_torch_defines
 from tilusbuild.plan.tuned import TunedRow
 from tilusbuild.plan.valued import Grouping, ProgramTexts
-from tilusbuild.render.closure import Closure
+from tilusbuild.render.closure import Closure, Root
 from tilusbuild.render.environment import Style
 from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer
@@ -40,6 +40,7 @@ from tilusbuild.toolchain import DeviceCompiler, DigestMemory, Toolchain
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
     from tilusbuild.manifest.script import ScriptSection
+    from tilusbuild.manifest.sections import ProductKeys
 
 
 class InstanceSpec(Struct, frozen=True, eq=False):
@@ -59,6 +60,10 @@ class InstanceSpec(Struct, frozen=True, eq=False):
     valued: ProgramTexts
     grouping: Grouping | None
     """How kernels share translation units; None where each has one of its own."""
+    link_roots: tuple[Root, ...]
+    """The directories of `link-dirs`, in order."""
+    torch_place: Place | None
+    """Where the manifest asks for PyTorch, if it does."""
     objects: tuple[tuple[str, str], ...] = ()
     """Of a library: the name and the hash of each program that is linked, in order."""
     tuned: tuple[TunedRow, ...] = ()
@@ -224,6 +229,11 @@ def is_source(script: ScriptSection) -> bool:
     return isinstance(script, SourcesScript)
 
 
+def get_product_keys(script: ScriptSection) -> ProductKeys:
+    """Return the table with the link keys: the library's, or the script's own."""
+    return script.owner if isinstance(script, LinkScript) else script
+
+
 def read_style(script: ScriptSection) -> Style:
     """Return how a script's templates are read."""
     jinja = script.jinja
@@ -307,6 +317,8 @@ def make_instance_spec(
         recipe=recipe,
         valued=valued,
         grouping=grouping,
+        link_roots=find_link_roots(manifest, script, get_product_keys(owner).link_dirs),
+        torch_place=torch_place,
         objects=objects,
         tuned=tuned,
     )

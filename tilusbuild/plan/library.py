@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from tilusbuild.compile import Link
 from tilusbuild.errors import input_error
 from tilusbuild.manifest.library import SOURCE
-from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
-from tilusbuild.plan.roots import PROJECT, find_root, find_torch_libraries
+from tilusbuild.plan.instance import InstanceSpec, PlannedInstance, get_product_keys
+from tilusbuild.plan.roots import PROJECT, find_torch_libraries
 from tilusbuild.render.closure import Closure, Header, make_closure
 from tilusbuild.runtime.naming import format_program_name
 from tilusbuild.runtime.regular import open_file
@@ -58,11 +58,6 @@ def get_library_section(spec: InstanceSpec) -> LibrarySection:
     return cast("LinkScript", spec.owner).owner
 
 
-def _get_product_keys(spec: InstanceSpec) -> ProductKeys:
-    """Return the table with the link keys: the library's, or the script's."""
-    return get_library_section(spec) if spec.is_link else spec.owner
-
-
 def make_library_link(
     spec: InstanceSpec, memory: DigestMemory
 ) -> tuple[Link, Closure, tuple[str, ...]]:
@@ -78,8 +73,8 @@ def make_library_link(
     probed_paths: list[str] = []
     library_files = _read_link_libs(spec, memory, probed_paths)
     needed = library_section.needed
-    if (torch_place := spec.manifest.locate_torch(spec.script)) is not None:
-        sonames, torch_paths = find_torch_libraries(torch_place)
+    if spec.torch_place is not None:
+        sonames, torch_paths = find_torch_libraries(spec.torch_place)
         probed_paths += torch_paths
         needed = (*needed, *sonames)
     link = replace(
@@ -138,7 +133,7 @@ def explain_not_shared(spec: InstanceSpec) -> str:
     them by their headers.
     """
     # Every program of a plan comes here, and most have no `link-libs`.
-    if not _get_product_keys(spec).link_libs:
+    if not get_product_keys(spec.owner).link_libs:
         return ""
     from tilusbuild.manifest.denied_flags import find_denied_flags
 
@@ -175,21 +170,10 @@ def _locate_link_libs(
     spec: InstanceSpec, probed_paths: list[str]
 ) -> Iterator[tuple[str, LinkedFile | None]]:
     """Yield each name of `link-libs` with its file in `link-dirs`, or None if no directory there
-    has it. Append the paths that were looked for to `probed_paths`. Raises `InputError`."""
-    keys = _get_product_keys(spec)
-    used_names = {PROJECT: spec.manifest.root}
-    roots = [
-        find_root(
-            spec.manifest.root,
-            declared,
-            spec.manifest.locate_key("script", spec.script, "link-dirs", number),
-            used_names,
-        )
-        for number, declared in enumerate(keys.link_dirs)
-    ]
-    for name in keys.link_libs:
+    has it. Append the paths that were looked for to `probed_paths`."""
+    for name in get_product_keys(spec.owner).link_libs:
         library = None
-        for root in roots:
+        for root in spec.link_roots:
             # Absent files are probed, too: ld takes the first directory that has one, so a file in
             # an earlier directory changes the link when it appears.
             probed_paths.append(root.path)

@@ -210,8 +210,12 @@ def _make_program(
     renderings = (rendering, *headers.values())
     values = spec.merge_values(schedule)
     valued = spec.valued
+    unit_kernels = spec.list_unit_kernels(values)
+    limits = valued.evaluate_limits(values)
     # A unit is one command: its flags must not depend on one of its kernels.
-    flags = valued.make_flags(spec.select_shared_values(values))
+    shared_values = spec.select_shared_values(values)
+    symbol = valued.name_symbol(values)
+    flags = valued.make_flags(shared_values)
     # A macro of the command may name a header, and a generated header may include one, so headers
     # are looked for in these texts, too.
     texts = (source, *(header.text for header in headers.values()))
@@ -219,8 +223,6 @@ def _make_program(
     closure_of_source = find_closure(spec, sources, scanned, template)
     link, library_files, probed_paths = library.make_entry_link(spec, sources.memory)
     closure = add_files(closure_of_source, library_files)
-    symbol = valued.name_symbol(values)
-    unit_kernels = spec.list_unit_kernels(values)
     # If there are no headers there is no copy of them, and so no directory to search.
     roots = sources.headers(template).roots if closure_of_source.headers else ()
     recipe = replace(
@@ -233,7 +235,7 @@ def _make_program(
             tuple((root.name, root.quoted_only) for root in roots),
         ),
         options=replace(spec.recipe.options, flags=flags),
-        prune=valued.evaluate_limits(values),
+        prune=limits,
         unit=unit_kernels,
         headers={name: header.text for name, header in headers.items()},
         part=replace(spec.recipe.part, language=find_language(template)),

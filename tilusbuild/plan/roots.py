@@ -14,7 +14,7 @@ import glob
 import os
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tilusbuild.errors import Place, input_error
@@ -44,7 +44,7 @@ def find_roots(manifest: Manifest, script: str, template: str) -> tuple[Root, ..
             if number < script_count
             else manifest.locate_key("build", "include-dirs", number - script_count)
         )
-        roots.append(find_root(manifest.root, declared, place, used_names))
+        roots.append(_find_root(manifest.root, declared, place, used_names))
     torch_place = manifest.locate_torch(script)
     if torch_place is not None:
         roots += _find_torch_roots(torch_place)
@@ -66,7 +66,20 @@ def _find_template_root(manifest: Manifest, script: str, template: str) -> Root:
     return make_root(package, _strip_path(path, directory), directory, quoted_only=True)
 
 
-def find_root(project: str, declared: Directory, place: Place, used_names: dict[str, str]) -> Root:
+def find_link_roots(
+    manifest: Manifest, script: str, link_dirs: Sequence[Directory]
+) -> tuple[Root, ...]:
+    """Return the directories that a script's link is to search. Raises `InputError` for a
+    directory or a package that is not there."""
+    used_names = {PROJECT: manifest.root}
+    roots = []
+    for number, declared in enumerate(link_dirs):
+        place = manifest.locate_key("script", script, "link-dirs", number)
+        roots.append(_find_root(manifest.root, declared, place, used_names))
+    return tuple(roots)
+
+
+def _find_root(project: str, declared: Directory, place: Place, used_names: dict[str, str]) -> Root:
     """Return the header directory that the manifest declares, with its name in a program's copy.
 
     The name of a directory outside the project is added to `used_names`. Raises `InputError`, at

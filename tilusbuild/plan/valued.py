@@ -100,17 +100,18 @@ class ProgramTexts:
     def _name_symbol_of(self, script: str, values: Mapping[str, Value]) -> str:
         """Return the kernel or the entry of a script for these values. Raises `InputError`."""
         owner = self._manifest.scripts[script]
-        written = owner.kernel or owner.entry or ""
-        if not has_values(written):
-            return written
-        place = self._manifest.locate_value("script", script, "kernel")
+        problem = None
         try:
-            name = self._fill_in(written, values)
+            name = self._fill_in(owner.kernel or owner.entry or "", values)
         except ExprError as error:
-            raise InputError(Diagnostic(f"kernel: {error.message}", place)) from None
-        # The name stands in one line of `program.txt`, and of C++ text that is added to the source.
-        if not name.isprintable():
-            raise InputError(Diagnostic(f"the kernel's name is {name!r}, not one line", place))
+            problem = f"kernel: {error.message}"
+        else:
+            # The name stands in a line of `program.txt`, and of C++ that is added to the source.
+            if not name.isprintable():
+                problem = f"the kernel's name is {name!r}, not one line"
+        if problem is not None:
+            place = self._manifest.locate_value("script", script, "kernel")
+            raise InputError(Diagnostic(problem, place))
         return name
 
     def _fill_in(self, text: str, values: Mapping[str, Value]) -> str:
@@ -122,14 +123,20 @@ class ProgramTexts:
         # Flags without values are the same for every program, and were checked with the manifest.
         if not self._has_valued_flags:
             return self.flag_sources
-        place = self._manifest.locate_key(
-            *self._manifest.resolve_override(self._script, self._target, "flags")
-        )
         try:
             filled_flags = (self._fill_in(flag, values) for flag in self.flag_sources)
             flags = tuple(flag for flag in filled_flags if flag)
+            problems = self._list_flag_problems(flags)
         except ExprError as error:
-            raise InputError(Diagnostic(f"flags: {error.message}", place)) from None
+            problems = [(f"flags: {error.message}", None)]
+        if problems:
+            keys = self._manifest.resolve_override(self._script, self._target, "flags")
+            place = self._manifest.locate_key(*keys)
+            raise InputError(*(Diagnostic(message, place, hint) for message, hint in problems))
+        return flags
+
+    def _list_flag_problems(self, flags: Sequence[str]) -> list[tuple[str, str | None]]:
+        """Return the message and the hint for each flag that is not allowed."""
         allows_unsafe = self._manifest.build.unsafe_flags or self._owner.unsafe_flags
         # Imported only here: few flags have values, and the start should be quick.
         from tilusbuild.manifest.denied_flags import list_flag_problems
@@ -138,15 +145,12 @@ class ProgramTexts:
             flags, unsafe=allows_unsafe, cpu=self._manifest.targets[self._target].is_cpu
         )
         # The checks of the manifest have seen `-O{{ level }}` only, so `-O9` is found here.
-        diagnostics = [Diagnostic(message, place, hint) for _, message, hint in problems]
         compiler = self._pipeline.compiler
-        diagnostics += [
-            Diagnostic(f'{compiler} does not know "{flag}"', place, hint)
-            for _, flag, hint in self._pipeline.find_refused_flags(flags)
+        unknown_flags = self._pipeline.find_refused_flags(flags)
+        return [
+            *((message, hint) for _, message, hint in problems),
+            *((f'{compiler} does not know "{flag}"', hint) for _, flag, hint in unknown_flags),
         ]
-        if diagnostics:
-            raise InputError(*diagnostics)
-        return flags
 
     def evaluate_limits(self, values: Mapping[str, Value]) -> Prune | None:
         """Return the limits of a program's kernel, or None. Raises `InputError`."""
