@@ -84,6 +84,22 @@ def test_wrong_arguments_are_refused_in_the_same_words_after_right_ones(modelled
     )
 
 
+def test_an_output_is_like_the_first_tensor_and_errors_are_those_of_numpy(modelled: Script) -> None:
+    """An optional tensor may be the first; torch has an error of its own for a negative size."""
+    torch = pytest.importorskip("torch")
+    x, y, k = arrays.list_call_arguments(modelled)
+    optional = x._replace(name="bias", dims=("b",), optional=True)
+    script = modelled._replace(arguments=(optional, x, y._replace(dims=("k",)), k))
+    calls: dict[object, CallForm] = {}
+    for bias in (torch.zeros(3), None, np.zeros(3, "float32")):
+        _, made = complete_arguments(script, calls, (bias, value("x", 2, 3), 4), {})
+        assert isinstance(made, torch.Tensor if isinstance(bias, torch.Tensor) else np.ndarray)
+        assert made.shape == (4,)
+    for forms_so_far in ({}, calls):
+        with pytest.raises(ValueError, match='output "y" .* -1'):
+            complete_arguments(script, forms_so_far, (torch.zeros(3), value("x", 2, 3), -1), {})
+
+
 def test_what_a_library_does_not_hand_over_is_named(modelled: Script) -> None:
     """DLPack has no read-only arrays, and NumPy hands over no types of others."""
     import ml_dtypes

@@ -280,12 +280,14 @@ class CallForm:
         self._sources = [position_of_argument.get(argument.name) for argument in self._arguments]
         """By index of an argument: the position of its value; None for an output to allocate."""
         self._allocated_indices = [i for i, source in enumerate(self._sources) if source is None]
-        given_tensors = [
-            i
-            for i, argument in enumerate(self._arguments)
-            if argument.is_on_device and self._sources[i] is not None
-        ]
-        self._tensor_index = given_tensors[0] if given_tensors else None
+        self._tensor_indices: list[int] = []
+        """Those of the given tensors up to the first required one: optional ones may be None."""
+        for i, argument in enumerate(self._arguments):
+            is_tensor = argument.dims is not None and not argument.constant
+            if is_tensor and self._sources[i] is not None:
+                self._tensor_indices.append(i)
+                if not argument.optional:
+                    break
         self._structs = [
             (i, argument, parse_struct(argument.dtype))
             for i, argument in enumerate(self._arguments)
@@ -307,16 +309,20 @@ class CallForm:
                 raise (TypeError if isinstance(error, TypeError) else ValueError)(text) from None
         if not self._allocated_indices:
             return tuple(full), None
-        like = None if self._tensor_index is None else full[self._tensor_index]
+        like = None
+        for index in self._tensor_indices:
+            like = full[index]
+            if like is not None:
+                break
         try:
             allocators = self._allocators.get(type(like))
             if allocators is None:
                 allocators = self._allocators[type(like)] = self._make_allocators(like)
             for index, read_shape, allocate in allocators:
                 full[index] = allocate(read_shape(full), like)
-        except (AttributeError, LookupError, TypeError, ValueError, NoValueError):
-            # The slow way explains the error. It also reads the sizes that only optional tensors
-            # have, which the fast way leaves out because these tensors may be None.
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError, NoValueError):
+            # The slow way explains the error, such as torch's `RuntimeError` for a negative size.
+            # It also reads the sizes that only optional tensors have, which may be None.
             self._allocate_outputs(full)
         outputs = [full[i] for i in self._allocated_indices]
         return tuple(full), outputs[0] if len(outputs) == 1 else tuple(outputs)
