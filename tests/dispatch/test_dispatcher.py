@@ -127,7 +127,8 @@ def selections(
 def test_it_follows_the_tables_of_its_device(copied, refreshed, tmp_path) -> None:
     script, entries = copied.script("mark"), [TableEntry((128,), 3, "measured", None)]
     fingerprint = get_cpu().make_fingerprint(script.hash)
-    record(script, {**fingerprint, "device": "another cpu"}, entries)
+    for mismatch in ({"device": "another cpu"}, {"unknown field": ""}):
+        record(script, {**fingerprint, **mismatch}, entries)
     library = Path(refreshed())
     assert selections(tmp_path, library, "mark", [(100,)]) == [(1, "default")]
     record(script, fingerprint, entries)

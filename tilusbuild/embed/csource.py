@@ -375,13 +375,11 @@ const char *{name}_error(void);
 
 def _can_compare(table: DeviceTable, script: Script) -> bool:
     """Return whether C code can decide if a device takes the table: it compares the device and the
-    architecture. The script must be this one, and every further field `*` or empty."""
-    for name, value in table.fingerprint.items():
-        if value == "*" or name in ("device", "arch"):
-            continue
-        if value != (script.hash if name == "script" else ""):
-            return False
-    return True
+    architecture. The script must be this one, and every further field `*`."""
+    return all(
+        value == "*" or name in ("device", "arch") or (name == "script" and value == script.hash)
+        for name, value in table.fingerprint.items()
+    )
 
 
 def _write_column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
