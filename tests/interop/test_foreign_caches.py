@@ -1,11 +1,13 @@
 """Foreign caches: recognised by content, listed, verified, cleaned up."""
 
+import errno
 import fcntl
 import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,6 +166,10 @@ def test_gc_by_age_and_size(make: Made) -> None:
         "graphs/43f704147ed6331f",  # a graph goes as a whole
     ]
     assert choose_removals(cache, now=5000) == ()
+    for path in made.glob("graphs/**/*"):
+        os.utime(path, (500, 500))
+    removals = choose_removals(read_foreign_cache(str(made)), now=5000, older_than=2000)
+    assert [r.path for r in removals] == ["graphs/43f704147ed6331f", ours], "the oldest first"
 
     gone = list(remove_unless_in_use(cache, choose_removals(cache, now=5000, older_than=2000)))
     assert [went for _, went in gone] == [True]
@@ -172,7 +178,7 @@ def test_gc_by_age_and_size(make: Made) -> None:
     assert not [name for name in os.listdir(made) if name.startswith(".")]
 
 
-def test_gc_leaves_what_its_system_has_locked(make: Made) -> None:
+def test_gc_leaves_what_its_system_has_locked(make: Made, monkeypatch: Any) -> None:
     made = make("tilus")
     (lock,) = made.glob("programs/*/.lock")
     with lock.open() as held:
@@ -181,6 +187,12 @@ def test_gc_leaves_what_its_system_has_locked(make: Made) -> None:
         gone = list(remove_unless_in_use(cache, choose_removals(cache, now=1e12, older_than=1)))
     assert [went for _, went in gone] == [False]
     assert lock.exists()
+
+    def refuse(*args: Any) -> None:
+        raise OSError(errno.ENOLCK, "the file system has no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert cache.entries[0].directory.is_locked(str(lock.relative_to(made)))
 
 
 def test_a_directory_that_is_not_a_cache(tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ class CacheDirectory:
         try:
             # Closing the file gives the lock back.
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError:  # also on a file system without locks, where any process may use the file
             return True
         finally:
             os.close(handle)

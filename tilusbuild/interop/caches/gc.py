@@ -44,28 +44,31 @@ def choose_removals(
         for file in cache.stale
         if older_than is None or now - file.modified > older_than
     ]
-    # The kernels of a graph are removed together: the age of the latest counts, the size of all.
+    # A unit, such as the kernels of a graph, is removed as a whole: its path, and its entries.
     units: dict[str, list[ForeignEntry]] = {}
     for entry in cache.entries:
         units.setdefault(entry.removed_with, []).append(entry)
     modified = {path: max(entry.modified for entry in unit) for path, unit in units.items()}
     sizes = {path: sum(entry.size for entry in unit) for path, unit in units.items()}
+    oldest_first = sorted(units, key=lambda unit_path: (modified[unit_path], unit_path))
     reasons: dict[str, str] = {}
-    for path, unit in units.items():
-        problem = next((problem for entry in unit for problem in entry.problems), None)
+    for unit_path in oldest_first:
+        problem = next((p for entry in units[unit_path] for p in entry.problems), None)
         if broken and problem is not None:
-            reasons[path] = f"broken: {problem.message}"
-        elif older_than is not None and now - modified[path] > older_than:
-            reasons[path] = "old"
-    remaining = sorted(units.keys() - reasons.keys(), key=lambda path: (modified[path], path))
-    size = sum(sizes[path] for path in remaining)
-    for path in remaining:
-        if max_size is None or size <= max_size:
+            reasons[unit_path] = f"broken: {problem.message}"
+        elif older_than is not None and now - modified[unit_path] > older_than:
+            reasons[unit_path] = "old"
+    remaining = [unit_path for unit_path in oldest_first if unit_path not in reasons]
+    remaining_size = sum(sizes[unit_path] for unit_path in remaining)
+    for unit_path in remaining:
+        if max_size is None or remaining_size <= max_size:
             break
-        reasons[path] = "the oldest"
-        size -= sizes[path]
-    units_removed = (Removal(p, why, sizes[p], units[p][0].lock) for p, why in reasons.items())
-    return (*removals, *units_removed)
+        reasons[unit_path] = "the oldest"
+        remaining_size -= sizes[unit_path]
+    for unit_path, why in reasons.items():
+        lock = units[unit_path][0].lock
+        removals.append(Removal(unit_path, why, sizes[unit_path], lock))
+    return tuple(removals)
 
 
 def remove_unless_in_use(
