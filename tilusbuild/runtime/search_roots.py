@@ -197,7 +197,7 @@ def _make_project_root(project: str, origin: str | None = None) -> SearchRoot:
 def find_directory(where: Any) -> str:
     """Return the absolute directory of a path, a module, an object with the attribute `path`, or
     the result of a function. Raises `TypeError` for any other object."""
-    value = getattr(where, "path", where)
+    value = where if isinstance(where, str | os.PathLike) else getattr(where, "path", None)
     if isinstance(value, str | os.PathLike):
         return os.path.abspath(os.fspath(value))
     # A package without `__init__.py` has no file.
