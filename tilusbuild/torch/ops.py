@@ -415,9 +415,9 @@ def _make_gradient_hooks(
         call."""
         # Gradients come in any strides, such as 0 for the gradient of a sum.
         contiguous_grads = (grad.contiguous() for grad in grads)
-        value_by_name = dict(zip(output_gradients, contiguous_grads, strict=True))
-        value_by_name |= ctx.numbers
-        value_by_name |= dict(zip(saved_names, ctx.saved_tensors, strict=True))
+        value_by_name = {**ctx.numbers, **dict(zip(saved_names, ctx.saved_tensors, strict=True))}
+        # Last: an output's gradient takes precedence over an input of the same name.
+        value_by_name |= dict(zip(output_gradients, contiguous_grads, strict=True))
         outputs = _to_tuple(call(*map(value_by_name.__getitem__, gradient_inputs)))
         results = dict(zip(gradient_outputs, outputs, strict=True))
         # torch takes None for an input without a gradient.
