@@ -96,7 +96,7 @@ def test_an_output_is_like_the_first_tensor_and_errors_are_those_of_numpy(modell
         assert isinstance(made, torch.Tensor if isinstance(bias, torch.Tensor) else np.ndarray)
         assert made.shape == (4,)
     for forms_so_far in ({}, calls):
-        with pytest.raises(ValueError, match='output "y" .* -1'):
+        with pytest.raises(ValueError, match=r'output "y" .* -1'):
             complete_arguments(script, forms_so_far, (torch.zeros(3), value("x", 2, 3), -1), {})
 
 
