@@ -13,7 +13,6 @@ from tilusbuild.cache.entries import Stage, lookup_entry
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
 from tilusbuild.cache.index import (
     collect_stats,
-    find_programs,
     list_scripts,
     read_index,
     record_build,
@@ -233,7 +232,6 @@ def test_stages_that_cannot_be_listed_are_left_to_others(cache: Tree, monkeypatc
 def test_looking_at_no_cache_makes_none(cache: Tree):
     assert verify_cache(cache) == []
     assert list_scripts(cache) == []
-    assert find_programs(cache, "") == []
     assert collect_stats(cache).size == 0
     assert collect_garbage(cache).removed == ()
     clear_cache(cache)

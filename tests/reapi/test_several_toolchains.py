@@ -46,7 +46,7 @@ def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.Monke
             for toolchain in tools
         ]
         assert Opened.made == []  # until this machine's places are taken
-        found = [each._find() for each in asked]
+        found = [each._find_executor() for each in asked]
         assert found == [*Opened.made, *Opened.made]
         assert len(Opened.made) == 2
         summary = remote.summary()

@@ -19,7 +19,7 @@ from support.http_cache import Faults, HttpCache, line_to
 from support.remote_client import Asked, ask_for
 from support.trees import published
 from tilusbuild.builder.resources import BuildStore
-from tilusbuild.cache.index import find_programs
+from tilusbuild.cache.index import list_programs
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine import events
 from tilusbuild.engine.inbox import RemoteAnswered
@@ -155,7 +155,7 @@ def test_uploads_have_a_deadline(server: HttpCache, origin: Any, tmp_path: Path)
     with line_to(server.port, Faults(delay=0.5)) as line, BuildStore(cache) as store:
         settings = make_settings(line.address, "test", write=True, send_timeout=1.0)
         client = RemoteCache(settings, store, cache, told.put)
-        for program in find_programs(cache, ""):
+        for program in list_programs(cache):
             client.record_built(program, 1.0)
         while client.is_busy():
             time.sleep(0.05)
@@ -172,7 +172,7 @@ def test_two_troubles_are_one_warning(server: HttpCache, origin: Any, tmp_path: 
     with BuildStore(cache) as store:
         settings = make_settings(server.address, "test", write=True)
         client = RemoteCache(settings, store, cache, told.put)
-        client.record_built(find_programs(cache, "")[0], 1.0)
+        client.record_built(next(list_programs(cache)), 1.0)
         while client.is_busy():
             time.sleep(0.05)
         server.status = 403

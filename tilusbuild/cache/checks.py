@@ -41,11 +41,7 @@ _AR_MAGIC = b"!<arch>\n"
 _PIECE = 1 << 20
 # What a launcher's directory may have: its source, its object, and headers that NVRTC's programs
 # include by name.
-_LAUNCHER_FILES = {
-    LAUNCHER,
-    LAUNCHER_OBJECT,
-    *map(os.path.basename, nvrtc_command.SHIPPED),
-}
+_LAUNCHER_FILES = {LAUNCHER, LAUNCHER_OBJECT, *map(os.path.basename, nvrtc_command.SHIPPED)}
 
 
 class Origin(Enum):
@@ -67,7 +63,7 @@ class FileFacts(NamedTuple):
 
 
 Content: TypeAlias = bytes | FileFacts
-"""Of a file; a `mmap` serves as bytes."""
+"""The content of a file, or its facts. A `mmap` serves as bytes."""
 
 
 # Bounds of JSON values: `10**4000` would be read, and fail where it is used as a size.
@@ -276,12 +272,12 @@ def _check_code(
     # agree with it.
     log = _get_bytes(files, layout.LOG) or b""
     kernels = list_kernel_rows(parse_ptxas(log.decode("utf-8", "replace")))
-    built = meta["status"] == Status.BUILT
+    is_built = meta["status"] == Status.BUILT
     # Steps before the one that failed may have reported kernels: the log then has some, and
     # meta.json has none.
-    if meta["kernels"] != kernels and (built or meta["kernels"]):
+    if meta["kernels"] != kernels and (is_built or meta["kernels"]):
         yield Problem(layout.META, "does not have the kernels that the compilers reported")
-    if not built:
+    if not is_built:
         if meta["images"]:
             yield Problem(layout.META, f"has code, and says {meta['status']}")
         return
@@ -305,16 +301,18 @@ def _read_images(name: str, product: bytes, pipeline: Pipeline) -> Sequence[Code
         return read_images(product)
     # A library that loads and exports nothing would fail at the first call, on a user's machine.
     try:
-        images, missing = read_archs(product), read_needs(product).find_missing_exports(*EXPORTS)
+        images = read_archs(product)
+        missing_exports = read_needs(product).find_missing_exports(*EXPORTS)
     except BinaryError as error:
         raise BinaryError(f"is not a library: {error}") from None
-    if missing:
-        raise BinaryError(f"does not export {', '.join(missing)}")
+    if missing_exports:
+        raise BinaryError(f"does not export {', '.join(missing_exports)}")
     return images
 
 
 def _get_bytes(files: Mapping[str, Content], name: str) -> bytes | None:
-    """Return a file's content; None without the file. Raises `ValueError` for facts alone."""
+    """Return the content of a file; None if `files` does not have it. Raises `ValueError` if the
+    caller passed only its facts."""
     content = files.get(name)
     if isinstance(content, FileFacts):
         raise ValueError(f"{name} is to be given as bytes")

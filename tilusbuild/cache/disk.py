@@ -142,5 +142,5 @@ def wrap_oserror(path: str) -> Iterator[None]:
 
 
 def make_cache_error(path: str, cause: OSError) -> CacheError:
-    """Return a `CacheReadOnlyError` for a cause that means that, else a `CacheError`."""
+    """Return a `CacheReadOnlyError` if this process may not write there, else a `CacheError`."""
     return (CacheReadOnlyError if cause.errno in _READ_ONLY else CacheError)(path, cause)

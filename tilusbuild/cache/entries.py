@@ -45,7 +45,7 @@ class Entry(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """Why it is not "built", in one line; "" when it is."""
+        """Why the program was not built, in one line; "" for one that was built."""
         return str(self.meta.get("reason", ""))
 
     @property
@@ -153,15 +153,15 @@ def list_meta_files(meta: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
 def find_size_problem(path: str, size: int) -> str | None:
     """Return why the file at `path` is not one of this size in bytes; None if it is."""
     try:
-        status = os.lstat(path)  # a link is not followed: its target is not of the entry
+        file_status = os.lstat(path)  # a link is not followed: its target is not of the entry
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(file_status.st_mode):
         return "is not a regular file"
-    if status.st_size != size:
-        return f"has {status.st_size} bytes instead of {size}"
+    if file_status.st_size != size:
+        return f"has {file_status.st_size} bytes instead of {size}"
     return None
 
 
@@ -253,13 +253,13 @@ class Stage:
         files: dict[str, dict[str, Any]] = {}
         for name in layout.list_files_below(self.path):
             path = os.path.join(self.path, name)
-            status = os.lstat(path)
-            if not stat.S_ISREG(status.st_mode):
+            file_status = os.lstat(path)
+            if not stat.S_ISREG(file_status.st_mode):
                 raise ValueError(f"{name} is not a regular file")
-            mode = _choose_mode(name, is_executable=bool(status.st_mode & stat.S_IXUSR))
-            if stat.S_IMODE(status.st_mode) != mode:
+            mode = _choose_mode(name, is_executable=bool(file_status.st_mode & stat.S_IXUSR))
+            if stat.S_IMODE(file_status.st_mode) != mode:
                 disk.set_mode(path, mode)
-            files[name] = {"size": status.st_size, "sha256": sha256_file(path)}
+            files[name] = {"size": file_status.st_size, "sha256": sha256_file(path)}
         if meta["status"] == Status.BUILT and get_product(meta).name not in files:
             raise ValueError(f"a built program needs a {get_product(meta).name}")
         # Last: a directory without meta.json is not an entry, so no half-written one counts.

@@ -40,7 +40,7 @@ class GarbageItem(Struct, frozen=True):
     size: int
     """Bytes of its files."""
     age: float
-    """Seconds since it, or a script that uses it, was published."""
+    """Seconds since the entry, or the youngest script that uses the entry, was published."""
 
 
 class GarbageReport(Struct, frozen=True):
@@ -195,7 +195,7 @@ class _EntryGraph(Struct):
 
     sizes: dict[str, int]
     times: dict[str, float]
-    """When it, or an entry that needs it, was last published: seconds since 1970."""
+    """Seconds since 1970: when the entry, or the youngest one that needs it, was published."""
     needs: dict[str, list[str]]
 
 

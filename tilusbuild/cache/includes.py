@@ -101,8 +101,8 @@ def check_headers(
 def check_include(path: str, digest: str, *, deep: bool = True) -> list[Problem]:
     """Return the problems of the header directory at `path`, sorted; none when it is right.
 
-    Not `deep`: contents are not compared, only names. Raises `FileNotFoundError` when there is no
-    directory, and `OSError`.
+    Without `deep`, only names are compared, and not contents. Raises `FileNotFoundError` when there
+    is no directory, and `OSError`.
     """
     digests: dict[str, str | None] = dict.fromkeys(layout.list_files_below(path))
     try:
@@ -111,18 +111,18 @@ def check_include(path: str, digest: str, *, deep: bool = True) -> list[Problem]
         manifest = None
     except NotAFileError as error:
         return [Problem(layout.MANIFEST, str(error))]
-    irregular_files = []
+    irregular_problems = []
     for name in digests:
         mode = os.lstat(os.path.join(path, name)).st_mode
         if not stat.S_ISREG(mode):
             message = "is a link" if stat.S_ISLNK(mode) else "is not a regular file"
-            irregular_files.append(Problem(name, message))
+            irregular_problems.append(Problem(name, message))
         elif deep:
             digests[name] = sha256_file(os.path.join(path, name))
     problems = check_headers(digest, manifest, digests)
-    # A file that the manifest does not list has one problem, not two.
-    unlisted_names = {problem.name for problem in problems}
-    problems += [problem for problem in irregular_files if problem.name not in unlisted_names]
+    # A link that the manifest does not list has one problem, not two.
+    names_with_problem = {problem.name for problem in problems}
+    problems += [p for p in irregular_problems if p.name not in names_with_problem]
     return sorted(problems)
 
 
@@ -158,7 +158,7 @@ def is_include_whole(path: str, digest: str, *, deep: bool = True) -> bool:
     try:
         return not check_include(path, digest, deep=deep)
     except OSError:
-        return False  # missing, or not readable: it is made again, which says why it cannot be
+        return False  # missing or not readable: the caller makes it again, or reports why not
 
 
 def _write_include(
@@ -228,7 +228,7 @@ def _share_file(tree: Tree, existing: str, path: str, digest: str) -> bool:
     try:
         tree.disk.make_hard_link(existing, path)
     except OSError:  # too many links, another user's file, or a file system without links
-        return False  # it is written then, which fails aloud
+        return False  # the caller writes the file then, and reports an error of that
     # Read again through the new name: a file that another process has damaged is not shared.
     with suppress(OSError):
         if not os.path.islink(path) and sha256_file(path) == digest:

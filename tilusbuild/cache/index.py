@@ -218,7 +218,7 @@ def _parse_projects(value: Mapping[str, Any]) -> dict[str, BuiltProject]:
 
 
 class ScriptListing(Struct, frozen=True):
-    """One script directory."""
+    """A script's directory, `scripts/DIRECTORY/HASH`, and the state of its programs."""
 
     directory: str
     hash: str
@@ -235,7 +235,7 @@ class ScriptListing(Struct, frozen=True):
 
     @property
     def programs(self) -> tuple[str, ...]:
-        """Hashes in order."""
+        """The hashes of its programs, in the order of their numbers."""
         return tuple(self.numbered.values())
 
     @property
@@ -278,11 +278,6 @@ def list_programs(tree: Tree) -> Iterator[str]:
     Raises `InputError` for a directory that is not a cache."""
     if tree.exists():
         yield from filter(layout.is_hash, tree.list_names(layout.PROGRAMS))
-
-
-def find_programs(tree: Tree, prefix: str) -> list[str]:
-    """Return the hashes of programs that begin with `prefix`. Raises as `list_programs`."""
-    return [program for program in list_programs(tree) if program.startswith(prefix)]
 
 
 def list_scripts(tree: Tree) -> list[ScriptListing]:
@@ -373,8 +368,8 @@ def find_instances(cache: Tree, word: str, target: str | None = None) -> list[Sc
 
 
 def find_numbers(cache: Tree, word: str, script: ScriptListing) -> list[int]:
-    """Return the numbers of the programs of an instance that a word names, perhaps none. Raises
-    `InputError` for a malformed word."""
+    """Return the numbers of those programs of `script` that a word of the command line names,
+    perhaps none. Raises `InputError` for a malformed word."""
     name = parse_word(word)
     name = name.split_schedule({key for key, _ in name.constants if key}, script.params)
     get_schedule: Callable[[int], Mapping[str, Value]] = lambda number: {}  # noqa: E731
@@ -399,12 +394,11 @@ def find_program(cache: Tree, word: str, target: str | None = None) -> str:
         # Only now is the word read as digits: "feed" may be the name of a script.
         if not _DIGITS.fullmatch(word):
             raise
-        matches = find_programs(cache, word)
+        matches = [program for program in list_programs(cache) if program.startswith(word)]
         if len(matches) == 1:
             return matches[0]
-        problem = f"{len(matches)} programs start"
-        if not matches:
-            problem = "no script has this name; no program starts"
+        several = f"{len(matches)} programs start"
+        problem = several if matches else "no script has this name; no program starts"
         hint = "name one as SCRIPT/I, or by the first digits of its hash"
         raise input_error(f'{problem} with "{word}"', hint=hint) from None
     label_of_program: dict[str, str] = {}

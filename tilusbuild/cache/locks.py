@@ -71,6 +71,7 @@ class Locks:
     def is_lock_free(self, name: LockName) -> bool:
         """Return whether no process holds a lock; write nothing. Raises `OSError`."""
         try:
+            # A lock that was never taken has no file.
             with suppress(FileNotFoundError), ExitStack() as stack:
                 handle = self._open_lock_file(name, os.O_RDWR)
                 stack.callback(_release_handle, handle)

@@ -208,14 +208,14 @@ class _Merge:
             # Read for the errors only: a damaged description or table must not replace a good one.
             if os.path.lexists(os.path.join(source_path, layout.SCRIPT_JSON)):
                 read_dispatch_table(script_json.read_script(source_path))
-            files = _read_files(source_path, _DESCRIPTION.__contains__)
+            files = _read_files(source_path, lambda file: file in _DESCRIPTION)
             measurements = _read_files(source_path, _is_measurement)
             is_in_cache = os.path.isdir(cache_path)
             cache_measurements = _read_files(cache_path, _is_measurement) if is_in_cache else {}
         except (LoadError, CorruptFileError, OSError) as error:
             self._add_refusal(name, str(error))
             return False
-        differs = any(cache_measurements.get(name) != data for name, data in measurements.items())
+        differs = any(cache_measurements.get(file) != data for file, data in measurements.items())
         if cache_measurements and differs:
             message = f"was tuned in {self._cache.root}, too, which keeps its own measurements"
             self._result.measurements.append(MergeProblem(self._source.root, name, message))
@@ -224,7 +224,7 @@ class _Merge:
         if is_in_cache:
             # Only measurements are added to a script that the cache has: its other files follow
             # from the programs of this cache, and the next build writes them.
-            files = {name: data for name, data in files.items() if name in measurements}
+            files = {file: data for file, data in files.items() if file in measurements}
         links = collect_links(self._cache, text.numbered)
         write_script(self._cache, directory, digest, files, links)
         return True

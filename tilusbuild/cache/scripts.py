@@ -161,11 +161,11 @@ def collect_links(
         entries = (lookup_entry(tree, digest) for digest in programs.values())
         statuses = {entry.hash: entry.status for entry in entries if entry is not None}
     links: dict[str, str] = {}
-    for index, program in programs.items():
+    for number, program in programs.items():
         status = statuses.get(program)
         if status in RECORDED:
             part = layout.PROGRAMS if status == Status.BUILT else layout.FAILED
-            links[f"{part}/{index}"] = program
+            links[f"{part}/{number}"] = program
     return links
 
 
@@ -199,6 +199,7 @@ def _make_directory(
     # only read the cache cannot make it.
     tree.locks.make_lock_file(LockName("read", digest))
     tree.disk.make_directory(os.path.dirname(path))
+    # A collection waits for the caller anyway, who holds `use`.
     private = tree.make_private(is_waited_for=False)
     try:
         made_directories = {""}

@@ -259,6 +259,7 @@ class _ScriptCheck:
         check_answer = self.bench.check_program(case, candidate, number=0)
         answers = [check_answer]
         if check_answer.status == OK:
+            # expected=0.0: no earlier sample shortens the time limit.
             answers += [
                 self.bench.time_program(case, candidate, number, expected=0.0)
                 for number in range(_SAMPLES)

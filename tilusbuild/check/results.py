@@ -90,10 +90,12 @@ def format_report(rows: Sequence[ResultLine]) -> str:
             _format_sizes(case_calls[0]),
             len(case_calls),
             _count_outcomes(case_calls),
-            best_times[number],
-            chosen_times[number],
+            best,
+            chosen,
         )
-        for number, case_calls in enumerate(calls_by_case.values())
+        for case_calls, best, chosen in zip(
+            calls_by_case.values(), best_times, chosen_times, strict=True
+        )
     ]
     if cells:
         headers = ("script", "sizes", "programs", "outcome", f"best ({unit})", f"chosen ({unit})")

@@ -111,12 +111,10 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
             "layers": [{**layer, "annotations": {_TITLE: title}}],
             "subject": manifest,
         }
-        descriptor = _put_manifest(path, referrer)
         # Such as `1.0.signature`.
         annotations = {_REF: f"{tag}.{title.partition('.')[0]}"}
-        descriptors.append(
-            {**descriptor, "artifactType": attestation_type, "annotations": annotations}
-        )
+        facts = {"artifactType": attestation_type, "annotations": annotations}
+        descriptors.append({**_put_manifest(path, referrer), **facts})
     write_file(os.path.join(path, LAYOUT), b'{"imageLayoutVersion":"1.0.0"}')
     index: dict[str, Any] = {
         "schemaVersion": 2,

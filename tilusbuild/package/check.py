@@ -115,12 +115,12 @@ class PackageChecker(Struct):
     listing: FileList
     directory: str
     refuse: ErrorHandler = raise_error
-    _data: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    _contents: dict[str, dict[str, bytes]] = field(default_factory=dict)
     """Contents by name, of each program and header directory that is not complete yet."""
     _files: dict[str, dict[str, FileEntry]] = field(default_factory=dict)
     """The listed files by name, of each directory."""
     _waiting_bytes: int = 0
-    """Bytes of all contents in `_data`."""
+    """Bytes of all contents in `_contents`."""
 
     def __post_init__(self) -> None:
         for path, entry in self.listing.files.items():
@@ -147,14 +147,14 @@ class PackageChecker(Struct):
             read_to_end(pieces)
             return
         self._add_waiting(member, MAX_LIBRARY_SIZE if name == layout.LIBRARY else _MAX_TEXT_SIZE)
-        data = self._data.setdefault(root, {})
-        data[name] = b"".join(pieces)
-        if len(data) == len(_CHECKED_NAMES[kind]):
-            self._waiting_bytes -= sum(map(len, self._data.pop(root).values()))
+        contents = self._contents.setdefault(root, {})
+        contents[name] = b"".join(pieces)
+        if len(contents) == len(_CHECKED_NAMES[kind]):
+            self._waiting_bytes -= sum(map(len, self._contents.pop(root).values()))
             if kind == layout.PROGRAMS:
-                self._run_check(check_program, self.listing, digest, data, self._files[root])
+                self._run_check(check_program, self.listing, digest, contents, self._files[root])
             else:
-                self._run_check(check_include, digest, data[name], self._files[root])
+                self._run_check(check_include, digest, contents[name], self._files[root])
 
     def check_scripts(self) -> None:
         """Check the scripts that were written, each with all of its files."""

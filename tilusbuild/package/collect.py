@@ -98,11 +98,12 @@ def collect_contents(
     collector = _Collector(cache, order.purposes, order.package.programs == "dispatched")
     entries: list[ScriptEntry] = []
     targets: dict[str, PackageTarget] = {}
-    ordered = sorted(
-        _read_scripts(cache, instances),
-        key=lambda pair: (pair[0].name, pair[0].target, pair[0].hash),
-    )
-    for script, params in ordered:
+
+    def get_order(item: tuple[Script, Mapping[str, str]]) -> tuple[str, str, str]:
+        script, _ = item
+        return script.name, script.target, script.hash
+
+    for script, params in sorted(_read_scripts(cache, instances), key=get_order):
         entries.append(collector.add_script(script, params))
         is_cuda = script.kind == "cuda"
         previous_target = targets.get(script.target)

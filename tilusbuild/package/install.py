@@ -133,8 +133,11 @@ def _list_missing(cache: Tree, listing: FileList) -> set[str]:
     Raises `PackageError` if it has one of the programs with another library."""
     missing = set()
     for program in listing.programs:
-        if not _has_program(cache, listing, program):
+        entry = lookup_entry(cache, program)
+        if entry is None:
             missing.add(f"{layout.PROGRAMS}/{program}")
+        else:
+            _check_same_library(cache, listing, entry)
     header_paths = (path for path in listing.files if path.startswith(layout.INCLUDE))
     for digest in {names.split_root(path)[2] for path in header_paths}:
         if not is_include_whole(cache.include_path(digest), digest):
@@ -144,14 +147,6 @@ def _list_missing(cache: Tree, listing: FileList) -> set[str]:
         if script.pair not in built_scripts and not _has_script(cache, listing, script):
             missing.add(script.root)
     return missing
-
-
-def _has_program(cache: Tree, listing: FileList, program: str) -> bool:
-    """Return whether the cache has a program. Raises `PackageError` if its library differs."""
-    entry = lookup_entry(cache, program)
-    if entry is not None:
-        _check_same_library(cache, listing, entry)
-    return entry is not None
 
 
 def _check_same_library(cache: Tree, listing: FileList, entry: Entry) -> None:
@@ -201,8 +196,8 @@ def _has_script(cache: Tree, listing: FileList, script: ScriptEntry) -> bool:
             for name in layout.list_files_below(directory)
             if not name.startswith(_NOT_COMPARED)
         }
-    # The script was never installed, or leads to a program that is gone.
-    except FileNotFoundError:
+    # The script was never installed, or a file was put in its place.
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return listed_digests == cached_digests
 

@@ -76,7 +76,7 @@ class Reader(Protocol):
         """Close the container."""
 
 
-# What each file of a cache is for: this decides whether it is packed.
+# The purposes of files, which decide whether a file of a cache is packed.
 
 
 Purpose: TypeAlias = Literal["runtime", "sources", "logs"]
@@ -116,7 +116,7 @@ def classify_script_file(name: str) -> Purpose | None:
 
 
 def choose_mode(path: str) -> int:
-    """Return the mode of a packed file."""
+    """Return the permissions of a packed file: libraries and scripts can be executed."""
     return 0o755 if path.endswith((".so", ".sh")) else 0o644
 
 

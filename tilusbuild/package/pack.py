@@ -57,9 +57,9 @@ def list_orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
             f'no package "{name}" in {manifest.path}', hint=did_you_mean(name, declared)
         )
     return [
-        PackageOrder(title, package, manifest.project.name, manifest.project.version)
-        for title, package in declared.items()
-        if name in (None, title)
+        PackageOrder(package_name, package, manifest.project.name, manifest.project.version)
+        for package_name, package in declared.items()
+        if name in (None, package_name)
     ]
 
 

@@ -75,16 +75,16 @@ class _NoAnswerError(Exception):
 
 
 class ExecutionCounts(Struct):
-    """What other machines did for a build."""
+    """The numbers of what other machines did for a build."""
 
     commands: int = 0
     remembered: int = 0
-    """Those of them that the server had run before."""
+    """The commands of these that the server had run before."""
     seconds: float = 0.0
     inputs: int = 0
     """Bytes that were sent."""
     outputs: int = 0
-    """Bytes that came."""
+    """Bytes that were fetched."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add_command(self, completed: CompletedCommand) -> None:
@@ -96,7 +96,7 @@ class ExecutionCounts(Struct):
             self.seconds += completed.seconds
 
     def add_bytes(self, *, inputs: int = 0, outputs: int = 0) -> None:
-        """Count bytes that were sent or came."""
+        """Count bytes of inputs that were sent, and of outputs that were fetched."""
         with self.lock:
             self.inputs += inputs
             self.outputs += outputs
@@ -299,7 +299,9 @@ class RemoteExecutor:
         seconds = min(reported_seconds, command.timeout or _MAX_LENGTH)
         worker_name = clean_worker_name(metadata.worker)
         worker_run = WorkerRun(self._settings.address, worker_name, answer.cached_result)
-        return CompletedCommand(status, output, seconds, 0, timed_out, worker_run)
+        return CompletedCommand(
+            status, output, seconds, peak_rss=0, timed_out=timed_out, elsewhere=worker_run
+        )
 
     def _read_output(self, result: reapi.ActionResult, limit: int) -> bytes:
         """Return stdout and then stderr of a command, cut to `limit` bytes. Raises

@@ -57,16 +57,16 @@ class RunningAction(Struct, eq=False):
     report_place: ReportPlace = ignore_place
     call: Any = None
     name: str = ""
-    """Of its operation."""
+    """The server's name of its operation; "" until the server sends it."""
     stage: int = 0
     has_messages: bool = False
-    """Whether its stream has brought anything."""
+    """Whether its present stream has brought a message."""
     is_abandoned: bool = False
     losses: int = 0
 
 
 class Operations:
-    """May be used from several threads, each for an action of its own."""
+    """Runs actions on the server. Several threads may use it, each for an action of its own."""
 
     def __init__(self, backend: ReapiBackend, settings: RemoteSettings) -> None:
         self._backend = backend
@@ -101,7 +101,7 @@ class Operations:
             self._wait_to_resume(running, deadline, "its streams end without an answer")
 
     def abandon_action(self, running: RunningAction) -> None:
-        """Have the thread that waits for it end; does not wait."""
+        """End the stream of an action, whose thread stops then; does not wait for that."""
         if running.call is None or running.is_abandoned:
             return
         running.is_abandoned = True

@@ -39,8 +39,8 @@ class Sharing:
         limit: Callable[[], int],
         listen: Callable[[Any], None],
     ) -> None:
-        """`runner` runs the probe's part here, and nothing else; `limit` says how many compile here
-        at once; `listen` gets events."""
+        """`runner` runs this machine's part of the probe, and nothing else; `limit` returns the
+        number of slots here; `listen` gets events."""
         self._settings = settings
         self._runner = runner
         self._slots = CompileSlots(limit)
@@ -56,8 +56,8 @@ class Sharing:
             address = "" if stage in (WAITING, HERE) else self._settings.address
             self._listen(Placed(job.hash, job.label, stage, address, worker))
 
-        find = partial(self._find_executor, toolchain)
-        return SharingRunner(inner, find, self._slots, report_place)
+        find_executor = partial(self._find_executor, toolchain)
+        return SharingRunner(inner, find_executor, self._slots, report_place)
 
     def make_counts(self) -> Mapping[str, Any]:
         """Return the fields of `events.RemoteSummary` that count the workers' compiles; empty
@@ -148,12 +148,12 @@ class SharingRunner:
     def __init__(
         self,
         inner: Runner,
-        find: Callable[[], RemoteExecutor | None],
+        find_executor: Callable[[], RemoteExecutor | None],
         slots: CompileSlots,
         report_place: ReportPlace,
     ) -> None:
         self._inner = inner
-        self._find = find
+        self._find_executor = find_executor
         self._executor: RemoteExecutor | None = None
         self._slots = slots
         self._report_place = report_place
@@ -174,7 +174,7 @@ class SharingRunner:
         is_waiting = False
         while not self._slots.try_acquire():
             if may_use_worker:
-                self._executor = self._executor or self._find()
+                self._executor = self._executor or self._find_executor()
             if may_use_worker and self._executor and self._executor.is_ready():
                 may_use_worker = False
                 is_waiting = False

@@ -37,7 +37,7 @@ _PIECE = 1 << 20
 
 
 class ArchiveError(ValueError):
-    """A file that no machine of ours packs."""
+    """An archive, or an entry to be packed, that is malformed or too large."""
 
 
 class _Head(Struct, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class _Head(Struct, forbid_unknown_fields=True):
     ]
     """The size of each file by its name."""
     seconds: Annotated[float, Meta(ge=0, lt=MAX_SECONDS)] = 0.0
-    """How long the program's compile took: no file of an entry has it."""
+    """The seconds that the program's compile took, which no file of an entry has."""
 
 
 # Made here: msgspec ends the process where two threads meet a type for the first time.
@@ -61,6 +61,7 @@ class Archive(Struct, frozen=True):
     files: Mapping[str, bytes | str]
     """The content of each file by its name, or the path of the file that has it."""
     seconds: float
+    """Those of the program's compile."""
 
 
 def program_key(program: str) -> str:

@@ -43,8 +43,8 @@ Answer = TypeVar("Answer")
 
 
 class RemoteTroubleError(Exception):
-    """The remote, or the way to it, failed; says nothing about any program. The text is for
-    people and holds nothing secret."""
+    """The remote, or the way to it, failed, whichever program was asked for. The text is for people
+    and holds no secret."""
 
     def __init__(self, message: str, *, retry: bool = True) -> None:
         super().__init__(message)
@@ -69,9 +69,9 @@ class Backend(Protocol):
     """A remote cache. Every method but `close` raises `RemoteTroubleError`."""
 
     batch: int
-    """How many programs a thread asks for at once."""
+    """Programs for which a thread asks at once."""
     width: int
-    """How many threads ask at once."""
+    """Threads that ask at once."""
 
     def check_access(self, *, write: bool) -> str:
         """Ask the server for its abilities, and return them as a text for people."""
@@ -90,7 +90,7 @@ class Backend(Protocol):
         """Write the file under this key, as a whole or not at all."""
 
     def close(self) -> None:
-        """Drop the connections. What still waits fails."""
+        """Drop the connections. Requests that still wait fail."""
 
 
 _BACKENDS = {
@@ -117,11 +117,12 @@ def open_backend(settings: RemoteSettings) -> Backend:
 
 
 class BrokenError(Exception):
-    """The circuit is broken: nothing is asked any more."""
+    """The circuit is broken: a `Guard` calls no request any more."""
 
 
 class Guard:
-    """One way that a remote is used: asking, or sending. May be used from several threads."""
+    """Calls the requests of one use of a remote, asking or sending, until one fails for good: that
+    breaks the circuit, which ends this use. May be used from several threads."""
 
     def __init__(self, report_break: Callable[[str], None]) -> None:
         """`report_break` is called once, with the reason."""
@@ -166,7 +167,7 @@ class Guard:
 
 
 class _HelperAnswer(Struct):
-    """Of a helper."""
+    """The answer of a credential helper."""
 
     headers: dict[str, list[str]] = {}
     expires: datetime | None = None

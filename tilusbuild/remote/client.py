@@ -40,7 +40,7 @@ _COUNTER_NAMES = ("hits", "misses", "refused", "verified", "wrong")
 
 
 class RemoteCache:
-    """Asked by the build's thread, answered by its own."""
+    """The remote cache, for the build's thread, which never waits: threads of this object do."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class RemoteCache:
         listen: Callable[[Any], None],
         verify: Callable[[str, Archive], str | None] | None = None,
     ) -> None:
-        """`verify` is the `Fetcher`'s. Connects to nothing yet. Raises `RemoteTroubleError`, as
-        `open_backend` does."""
+        """`listen` gets events and answers; `verify` is the `Fetcher`'s. Connects to nothing yet.
+        Raises `RemoteTroubleError`, as `open_backend` does."""
         self._settings = settings
         self._listen = listen
         self._lock = threading.Lock()
@@ -82,11 +82,11 @@ class RemoteCache:
         """
         if self._asking.is_broken:
             return ()
-        items = list(labels.items())
+        programs = list(labels.items())
         # Few programs are split over all threads: a batch that fails then loses few of them.
-        programs_per_thread = math.ceil(len(items) / self._backend.width)
+        programs_per_thread = math.ceil(len(programs) / self._backend.width)
         size = max(1, min(self._backend.batch, programs_per_thread))
-        batches = [items[start : start + size] for start in range(0, len(items), size)]
+        batches = [programs[start : start + size] for start in range(0, len(programs), size)]
         try:
             while len(self._askers) < min(self._backend.width, len(batches)):
                 self._askers.append(start_thread(self._answer_batches))
@@ -172,30 +172,29 @@ class RemoteCache:
         if outcome.outdated:
             self._uploads.replace_program(outcome.program)
         if outcome.refused is not None:
-            self._refuse_program(
-                f"{label} ({outcome.program[:12]})", outcome.refused, wrong=outcome.wrong
-            )
+            name = f"{label} ({outcome.program[:12]})"
+            self._refuse_program(name, outcome.refused, wrong=outcome.wrong)
         self._listen(RemoteAnswered(outcome.program, outcome.answer))
 
-    def _refuse_program(self, program: str, problem: str, *, wrong: bool) -> None:
+    def _refuse_program(self, name: str, problem: str, *, wrong: bool) -> None:
         """Warn of a refused program. Stop using the remote after `_MAX_REFUSED` of them, or after
-        one that this machine compiles to other bytes."""
+        one that is `wrong`: this machine compiles it to other bytes."""
         with self._lock:
             if not wrong:
                 self._counts["refused"] += 1
-            number = self._counts["refused"]
+            refused_count = self._counts["refused"]
         address = self._settings.address
         if wrong:
             self._emit_warning(
-                f"{program} of {address} is not what this machine compiles: {problem}; nothing more"
+                f"{name} of {address} is not what this machine compiles: {problem}; nothing more"
                 " of it is used. Programs fetched before may be wrong, too: clear the cache"
             )
             self._asking.break_circuit(None)
             self._uploads.guard.break_circuit(None)
-        elif number <= _MAX_REFUSED:
-            self._emit_warning(f"refused {program}: {problem}")
-            if number == _MAX_REFUSED:
-                self._asking.break_circuit(f"{number} programs were refused")
+        elif refused_count <= _MAX_REFUSED:
+            self._emit_warning(f"refused {name}: {problem}")
+            if refused_count == _MAX_REFUSED:
+                self._asking.break_circuit(f"{refused_count} programs were refused")
 
     def _report_broken_circuit(self, why: str) -> None:
         self._uploads.guard.break_circuit(None)
@@ -268,7 +267,7 @@ class Uploads:
         self._queue.put((program, seconds))
 
     def replace_program(self, program: str) -> None:
-        """Send a program although the remote has an entry for it: that one is not right."""
+        """Let a program be sent although the remote has an entry for it, which is not right."""
         self._outdated.add(program)
 
     def is_busy(self) -> bool:
@@ -332,10 +331,9 @@ class Uploads:
                 size += self._send_include(digest)
                 self._sent_includes.add(digest)
         key = program_key(program)
-        if program not in self._outdated:
-            is_on_remote = self.guard.call_request(lambda: self._backend.has_file(key))
-            if is_on_remote:
-                return size
+        is_outdated = program in self._outdated
+        if not is_outdated and self.guard.call_request(lambda: self._backend.has_file(key)):
+            return size
         return size + self._send_file(key, pack_entry(_read_entry_files(entry), seconds))
 
     def _send_include(self, digest: str) -> int:

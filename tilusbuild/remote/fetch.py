@@ -66,7 +66,7 @@ class Outcome(Struct, frozen=True):
     program: str
     answer: ProgramAnswer | None = None
     seconds: float = 0.0
-    """How long its compile took."""
+    """The seconds that its compile took."""
     refused: str | None = None
     outdated: bool = False
     """Whether the remote should get another entry for it."""
@@ -81,7 +81,7 @@ class _Include(Struct, frozen=True):
 
     manifest: bytes
     files: Mapping[str, bytes | str] | None
-    """What is published; None once it is in the cache."""
+    """The files for `publish_include`; None once the directory is in the cache."""
 
 
 class _Candidate(Struct, frozen=True):
@@ -131,7 +131,8 @@ class Fetcher:
         self._unpacker: Unpacker | None = None
         self._lock = threading.Lock()
         self._includes: dict[str, _Include | ArchiveError | None] = {}
-        """The include directories that were asked for, by digest; None: the remote has it not."""
+        """The include directories that were asked for, by digest; None for one that the remote does
+        not have."""
         self._includes_lock = threading.Lock()
         self._verifying = threading.Lock()
         self.fetched_bytes = 0

@@ -71,6 +71,7 @@ _SOCKET_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
 )
 
+# Its attribute `request` is the `RequestBudget` of the request that this thread makes.
 _thread = threading.local()
 
 

@@ -40,11 +40,12 @@ class Executors(Protocol):
         without any."""
 
     def close(self) -> None:
-        """Give everything up."""
+        """Cancel all commands, and disconnect."""
 
 
 class LazyRemote(Remote):
-    """As a context manager it ends the remote's threads. Without settings it has nothing."""
+    """The remote of a build; without settings it has no program. As a context manager it ends the
+    remote's threads."""
 
     def __init__(
         self,

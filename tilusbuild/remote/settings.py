@@ -16,15 +16,15 @@ class RemoteSettings(RemoteSection, frozen=True):
     the user's settings and the environment may have."""
 
     headers: Entries[str] = NOTHING
-    """Sent with each request."""
+    """The headers of each request, by name."""
     credential_helper: Text | None = None
-    """A program that answers `get`."""
+    """A program that prints headers for an address when it is called with `get`."""
     tls_ca: Text | None = None
     """A file of certificates to trust."""
     tls_certificate: Text | None = None
-    """The client's own."""
+    """The file of the client's certificate."""
     tls_key: Text | None = None
-    """Its key."""
+    """The file of the key of that certificate."""
     _address: str = ""
     _source: str = ""
     _withheld: bool = False

@@ -39,42 +39,42 @@ Read = Callable[[int], bytes]
 
 def open_frames(file: BinaryIO) -> Read:
     """Return a function that reads the content of zstd frames, and raises `PackageError`."""
-    pieces, data = _decompress_frames(file), bytearray()
+    pieces, unread = _decompress_frames(file), bytearray()
 
     def read(count: int) -> bytes:
         """Return the next `count` bytes, fewer only at the end of the last frame."""
-        while len(data) < count:
-            unpacked = next(pieces, None)
-            if unpacked is None:
+        while len(unread) < count:
+            piece = next(pieces, None)
+            if piece is None:
                 break
-            data.extend(unpacked)
-        piece = bytes(data[:count])
-        del data[:count]
-        return piece
+            unread.extend(piece)
+        content = bytes(unread[:count])
+        del unread[:count]
+        return content
 
     return read
 
 
 def _decompress_frames(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the content of a file of zstd frames. Raises `PackageError`."""
+    """Yield the content of a file of zstd frames, in pieces. Raises `PackageError`."""
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << MAX_WINDOW_LOG)
-    data = b""
+    packed = b""
     try:
-        # What was read past the end of a frame begins the next one.
-        while data := data or file.read(_STEP):
+        # Bytes that were read past the end of a frame begin the next one.
+        while packed := packed or file.read(_STEP):
             # zstandard takes skippable frames too, in which anything can hide.
-            data += file.read(max(0, len(MAGIC) - len(data)))
-            if not data.startswith(MAGIC):
+            packed += file.read(max(0, len(MAGIC) - len(packed)))
+            if not packed.startswith(MAGIC):
                 raise truncated("between its zstd frames is something else")
             frame = decompressor.decompressobj()
             while not frame.eof:
-                data = data or file.read(_STEP)
-                if not data:
+                packed = packed or file.read(_STEP)
+                if not packed:
                     raise truncated("it is truncated")
-                yield frame.decompress(data)
-                data = frame.unused_data
+                yield frame.decompress(packed)
+                packed = frame.unused_data  # empty before the frame's end
     except zstandard.ZstdError as error:
         raise truncated(f"it cannot be unpacked: {error}") from None
     except OSError as error:
@@ -102,9 +102,9 @@ def read_entries(read: Read) -> Iterator[ContainerFile]:
         def pieces() -> Iterator[bytes]:
             nonlocal remaining
             while remaining:
-                data = _read_exactly(read, min(READ_SIZE, remaining))
-                remaining -= len(data)
-                yield data
+                piece = _read_exactly(read, min(READ_SIZE, remaining))
+                remaining -= len(piece)
+                yield piece
 
         yield ContainerFile(info.name, info.size, pieces())
         # A reader may leave a file unread, or stop within it: the next header comes after its end.
@@ -115,8 +115,8 @@ def read_entries(read: Read) -> Iterator[ContainerFile]:
             raise truncated(f"{info.name!r:.200} is followed by bytes that belong to no file")
     # GNU tar pads to a record of 10 KiB. Zeros compress a thousand times and more: padding without
     # end would keep a reader busy for as long as its maker likes.
-    end = _read_exactly(read, BLOCK) + read(_MAX_PADDING)
-    if any(end) or read(1):
+    mark_and_padding = _read_exactly(read, BLOCK) + read(_MAX_PADDING)
+    if any(mark_and_padding) or read(1):
         raise truncated("bytes after the end of the archive")
 
 
@@ -129,9 +129,9 @@ def _parse_header(header: bytes, read: Read) -> tarfile.TarInfo:
             if not 0 <= info.size <= _MAX_PAX_SIZE:
                 raise over_limit(f"an extended header of {info.size} bytes")
             extended = _read_exactly(read, info.size + -info.size % BLOCK)
-            last = _read_exactly(read, BLOCK)
-            header += extended + last
-            info = tarfile.TarInfo.frombuf(last, "utf-8", "strict")
+            file_header = _read_exactly(read, BLOCK)
+            header += extended + file_header
+            info = tarfile.TarInfo.frombuf(file_header, "utf-8", "strict")
             # A packer of ours writes one record, the name's: the comparison below sees any other.
             info.name = extended.partition(b"=")[2].partition(b"\n")[0].decode()
     except (tarfile.HeaderError, ValueError) as error:
@@ -196,9 +196,9 @@ def write_frame(out: BinaryIO, files: Iterable[TarFile], *, time: int, end: bool
     readers."""
     import zstandard
 
-    headed = [(_make_header(name, size, time), size, read) for name, size, read in files]
-    total = sum(len(header) + size + -size % BLOCK for header, size, _ in headed)
-    total += len(_END) if end else 0
+    entries = [(_make_header(name, size, time), size, read) for name, size, read in files]
+    mark = _END if end else b""
+    total = sum(len(header) + size + -size % BLOCK for header, size, _ in entries) + len(mark)
     parameters = zstandard.ZstdCompressionParameters.from_level(
         LEVEL,
         source_size=total,
@@ -211,9 +211,10 @@ def write_frame(out: BinaryIO, files: Iterable[TarFile], *, time: int, end: bool
     )
     # Not the library's own writer: left by an error, it raises another for the missing bytes.
     frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj(size=total)
-    for header, size, read in headed:
-        out.writelines(frame.compress(data) for data in (header, read(), bytes(-size % BLOCK)))
-    out.write(frame.compress(_END if end else b""))
+    for header, size, read in entries:
+        padding = bytes(-size % BLOCK)
+        out.writelines(frame.compress(data) for data in (header, read(), padding))
+    out.write(frame.compress(mark))
     out.write(frame.flush())
 
 
@@ -232,7 +233,7 @@ def _make_header(name: str, size: int, time: int) -> bytes:
 
 
 class ArchiveReader:
-    """The package in the file at `path`. Raises `PackageError`."""
+    """Reads the package in the file at `path`. Raises `PackageError`."""
 
     kind = "archive"
 

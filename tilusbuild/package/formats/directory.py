@@ -90,7 +90,7 @@ def sync_tree(path: str) -> None:
 
 
 class DirectoryReader:
-    """The package in the directory at `path`."""
+    """Reads the package in the directory at `path`. Raises `PackageError`."""
 
     kind = "directory"
     packed: int | None = None
@@ -171,8 +171,8 @@ def open_plain(path: str, name: str) -> int:
 
 
 def _walk_files(directory: str) -> Iterator[str]:
-    """Yield the path of everything but directories, sorted in each directory. Links are yielded,
-    and not followed. Raises `PackageError`, also for more than `_MAX_ENTRIES` names."""
+    """Yield the path of every file, relative to `directory`, sorted in each directory. Links count
+    as files. Raises `PackageError`, also for more than `_MAX_ENTRIES` names."""
     pending = [""]
     count = 0
     while pending:
