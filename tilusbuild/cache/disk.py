@@ -32,9 +32,9 @@ class Disk:
         """Write a new file with these permissions."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(handle, "wb", buffering=0) as file:
-            view = memoryview(data)  # one system call may write only a part
-            while view:
-                view = view[file.write(view) :]
+            unwritten = memoryview(data)  # one system call may write only a part
+            while unwritten:
+                unwritten = unwritten[file.write(unwritten) :]
             os.fchmod(handle, mode)  # not left to the umask: other users may read a cache
 
     def set_mode(self, path: str, mode: int) -> None:

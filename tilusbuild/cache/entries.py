@@ -186,6 +186,7 @@ def find_meta_problem(meta: Mapping[str, Any], program: str) -> str | None:
 
 
 def _is_file_listing(name: str, facts: object) -> bool:
+    """Return whether a meta.json may have this item in its list of files."""
     if not isinstance(facts, dict) or not layout.is_inside(name):
         return False
     size, digest = facts.get("size"), facts.get("sha256")

@@ -207,11 +207,11 @@ def _check_script(tree: Tree, path: str, digest: str) -> Iterator[Problem]:
         if os.path.islink(os.path.join(path, part)):
             yield Problem(part, "is a link")
             continue
-        for index in sorted(os.listdir(os.path.join(path, part))):
-            link = os.path.join(path, part, index)
-            message = _find_link_problem(tree, link, part, index, programs)
+        for name in sorted(os.listdir(os.path.join(path, part))):
+            link = os.path.join(path, part, name)
+            message = _find_link_problem(tree, link, part, name, programs)
             if message is not None:
-                yield Problem(f"{part}/{index}", message)
+                yield Problem(f"{part}/{name}", message)
 
 
 def _find_table_problem(path: str) -> str | None:
@@ -232,12 +232,13 @@ def _find_table_problem(path: str) -> str | None:
 
 
 def _find_link_problem(
-    tree: Tree, path: str, part: str, index: str, programs: Mapping[int, str]
+    tree: Tree, path: str, part: str, name: str, programs: Mapping[int, str]
 ) -> str | None:
     """Return why the link at `path` to a program is wrong; None if it is right, or was replaced.
 
-    Its name is `index`, in the script's directory `part`: `programs` for built programs, or
-    `failed`. `programs` has the hashes of the script's programs by number.
+    `part` is the link's directory in that of the script: "programs" for built programs, or
+    "failed". `name` is the link's name. `programs` has the hashes of the script's programs by
+    number.
     """
     try:
         target = os.readlink(path)
@@ -245,9 +246,9 @@ def _find_link_problem(
         return None  # a build has replaced it
     except OSError:
         return "is not a link"
-    if not layout.is_program_number(index) or int(index) not in programs:
+    if not layout.is_program_number(name) or int(name) not in programs:
         return "is not the number of a schedule"
-    program = programs[int(index)]
+    program = programs[int(name)]
     expected_target = layout.format_program_link(program)
     if target != expected_target:
         return f"points to {target} instead of {expected_target}"

@@ -114,14 +114,14 @@ def check_package(request: CheckRequest) -> Iterator[ResultLine]:
                     yield from check.compare_programs(request.log)
 
 
-def _find_device(runner: LocalRunner, device: str | None) -> Device:
-    """Return the named device; without a name GPU 0, else the cpu. Raises `InputError` and
-    `WorkerUnusableError`."""
-    if device == "cpu" or (device is None and not may_have_cuda()):
+def _find_device(runner: LocalRunner, name: str | None) -> Device:
+    """Return the device with this name, "cpu" or a GPU's number; without a name GPU 0, else the
+    cpu. Raises `InputError` and `WorkerUnusableError`."""
+    if name == "cpu" or (name is None and not may_have_cuda()):
         return get_cpu()
-    if device is not None and not device.isdigit():
-        raise input_error(f'--device {device}: write "cpu", or the number of a GPU')
-    return ask_gpu(runner, int(device or 0))
+    if name is not None and not name.isdigit():
+        raise input_error(f'--device {name}: write "cpu", or the number of a GPU')
+    return ask_gpu(runner, int(name or 0))
 
 
 def _select_scripts(request: CheckRequest) -> Iterator[tuple[NamePattern, list[Script]]]:

@@ -132,10 +132,10 @@ def _list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
 
 def _list_variants(listing: FileList) -> dict[str, dict[str, object]]:
     """Return the `backend` metadata of each variant that a package serves, by its name."""
-    series, machine = TVM_FFI_ABI.replace(".", ""), f"{listing.needs.machine}-linux"
+    series, platform = TVM_FFI_ABI.replace(".", ""), f"{listing.needs.machine}-linux"
     variants: dict[str, dict[str, object]] = {}
     if any(target.kind == "cpu" for target in listing.targets.values()):
-        variants[f"tvm-ffi{series}-cpu-{machine}"] = {"type": "cpu"}
+        variants[f"tvm-ffi{series}-cpu-{platform}"] = {"type": "cpu"}
     toolkits = [t.toolkit for t in listing.targets.values() if t.kind == "cuda" and t.toolkit]
     if toolkits:
         # The newest toolkit counts: a torch for an older CUDA may be on a driver that does not run
@@ -145,7 +145,7 @@ def _list_variants(listing: FileList) -> dict[str, dict[str, object]]:
         archs = {
             _to_capability(image.arch) + ("+PTX" if image.kind == "ptx" else "") for image in images
         }
-        variants[f"tvm-ffi{series}-cu{major}{minor}-{machine}"] = {
+        variants[f"tvm-ffi{series}-cu{major}{minor}-{platform}"] = {
             "type": "cuda",
             "archs": sorted(archs),
         }
@@ -160,7 +160,7 @@ def _to_capability(arch: str) -> str:
 
 def _list_members(contents: Contents, identifier: str) -> Iterator[tuple[str, bytes]]:
     """Yield the files of one variant, except its metadata. Raises `PackageError`."""
-    code = rooms.find_contributions("module for kernels")
+    room_modules = rooms.find_contributions("module for kernels")
     yield (
         "__init__.py",
         _CODE.format(
@@ -169,11 +169,11 @@ def _list_members(contents: Contents, identifier: str) -> Iterator[tuple[str, by
             inside=INSIDE,
             runtime=RUNTIME,
             functions=_name_functions(contents),
-            with_ops="_ops" in code,
+            with_ops="_ops" in room_modules,
         ).encode(),
     )
     # A room's module is copied beside the runtime: the deployment has no tilusbuild.
-    for name, module in code.items():
+    for name, module in room_modules.items():
         origin = find_spec(module).origin  # type: ignore[union-attr]
         yield f"{name}.py", rewrite_imports(str(origin), f".{RUNTIME}")
     yield from list_runtime_code()

@@ -96,23 +96,23 @@ def _predict_instance(
         )
         # The first line only: the others list the candidates, which `_make_line` adds.
         problem = str(error).splitlines()[0]
-        return _make_line(host, scripts[0], None, evaluations, tables=(), problems=(problem,))
+        return _make_line(host, scripts[0], None, evaluations, tables=(), problems=[problem])
     packed_programs = packed[chosen.hash]
-    packed_indices = frozenset(i for i, p in chosen.programs.items() if p in packed_programs)
-    problems = list(_list_code_problems(listing, chosen, packed_indices, host))
+    packed_numbers = frozenset(i for i, p in chosen.programs.items() if p in packed_programs)
+    problems = list(_list_code_problems(listing, chosen, packed_numbers, host))
     dispatch = read_serving_tables(chosen)
     tables = _select_tables(chosen, dispatch.tables, host)
     entries = tables[0].entries if tables else ()
     try:
         refused = explain_refusals(chosen.programs, dispatch.refused)
         # Both calls are made for their errors: a script that dispatch could not serve.
-        chooser = Chooser(chosen, entries, packed_indices, refused)
+        chooser = Chooser(chosen, entries, packed_numbers, refused)
         if not entries:
             chooser.choose_default()
     except LoadError as error:
         problems.append(str(error))
     measured_on = tuple(table.fingerprint["device"] for table in tables)
-    return _make_line(host, chosen, chosen, evaluations, measured_on, tuple(problems))
+    return _make_line(host, chosen, chosen, evaluations, tables=measured_on, problems=problems)
 
 
 def _make_line(
@@ -120,8 +120,9 @@ def _make_line(
     script: Script,
     chosen: Script | None,
     evaluations: Sequence[Evaluation],
+    *,
     tables: tuple[str, ...],
-    problems: tuple[str, ...],
+    problems: Sequence[str],
 ) -> PreflightLine:
     """Return the line of an instance. `chosen` is None if the machine has no script; then `script`
     is any of the instance's scripts. `tables` names the devices that were measured."""
@@ -135,26 +136,26 @@ def _make_line(
             PreflightCandidate(e.script.target, e.rank is not None, e.reason) for e in evaluations
         ),
         tables=tables,
-        problems=problems,
+        problems=tuple(problems),
     )
 
 
 def _list_code_problems(
-    listing: FileList, script: Script, packed_indices: frozenset[int], host: DescribedHost
+    listing: FileList, script: Script, packed_numbers: frozenset[int], host: DescribedHost
 ) -> Iterator[str]:
     """Yield a problem for each program whose code in the binary does not run on the device."""
-    if not packed_indices:
+    if not packed_numbers:
         yield f"none of the programs of {script.label} is in the package"
     if host.device.kind != "cuda":
         return
-    for program in sorted(packed_indices):
-        images = listing.programs[script.programs[program]].images
+    for number in sorted(packed_numbers):
+        images = listing.programs[script.programs[number]].images
         if script.form == SHARED and not images:
             # A library of host code runs beside any device.
             continue
         meta = {"images": [{"kind": image.kind, "arch": image.arch} for image in images]}
         try:
-            library.check_images(script, program, meta, host.device)
+            library.check_images(script, number, meta, host.device)
         except LoadError as error:
             yield str(error)
 
@@ -167,9 +168,8 @@ def _select_tables(
     fingerprint = host.device.make_fingerprint(script.hash)
     fitting = []
     for table in tables:
-        if host.device.name == ANY_GPU:
-            fingerprint = {**fingerprint, "device": table.fingerprint["device"]}
-        if not table.explain_mismatch(fingerprint):
+        any_name = {"device": table.fingerprint["device"]} if host.device.name == ANY_GPU else {}
+        if not table.explain_mismatch({**fingerprint, **any_name}):
             fitting.append(table)
     return fitting
 

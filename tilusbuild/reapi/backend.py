@@ -132,13 +132,13 @@ class ReapiBackend:
         server = self._require_capabilities()
         low, high = server.low_api_version, server.high_api_version
         cache = server.cache_capabilities
-        updates = cache.action_cache_update_capabilities.update_enabled
-        if write and not updates:
+        takes_records = cache.action_cache_update_capabilities.update_enabled
+        if write and not takes_records:
             raise RemoteTroubleError("the server takes no records from this client", retry=False)
         parts = [
             f"Remote Execution API {low.major}.{low.minor} to {high.major}.{high.minor}, SHA256",
             f"messages up to {(self._limit + _MARGIN) >> 20} MiB",
-            "takes records" if updates else "takes no records",
+            "takes records" if takes_records else "takes no records",
             "executes" if server.execution_capabilities.exec_enabled else "executes nothing",
         ]
         return ", ".join(parts)

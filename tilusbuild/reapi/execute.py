@@ -262,7 +262,7 @@ class RemoteExecutor:
         or not started, made not all outputs, or failed and printed nothing.
         """
         result = answer.result
-        status = result.exit_code
+        exit_status = result.exit_code
         timed_out = answer.status.code == _TIMED_OUT and command.timeout is not None
         if answer.status.code and not timed_out:
             raise RemoteTroubleError(f"{self._settings.address}: {describe_status(answer.status)}")
@@ -272,16 +272,16 @@ class RemoteExecutor:
         outputs = {file.path: file for file in result.output_files if file.path in command.outputs}
         if not timed_out:
             silent_statuses = () if command.on_worker is None else command.on_worker.silent
-            if status in _SIGNAL_STATUS or status < 0 or status in silent_statuses:
+            if exit_status in _SIGNAL_STATUS or exit_status < 0 or exit_status in silent_statuses:
                 # The command was killed, perhaps for want of memory, or was not started.
-                raise _NoAnswerError(f"{command.argv[0]} ended with status {status}")
-            if status == 0 and outputs.keys() != set(command.outputs):
+                raise _NoAnswerError(f"{command.argv[0]} ended with status {exit_status}")
+            if exit_status == 0 and outputs.keys() != set(command.outputs):
                 raise _NoAnswerError(f"{command.argv[0]} made no {', '.join(command.outputs)}")
         output = self._read_output(result, command.output_limit)
-        if status and not output and not timed_out:
+        if exit_status and not output and not timed_out:
             # A compiler that fails prints why: this failure is not the compiler's.
             raise _NoAnswerError(
-                f"{command.argv[0]} failed with status {status}, and printed nothing"
+                f"{command.argv[0]} failed with status {exit_status}, and printed nothing"
             )
         targets = {os.path.join(command.cwd, path): file for path, file in outputs.items()}
         # All outputs are fetched before the first gets its name: if a fetch fails, the command runs
@@ -300,7 +300,7 @@ class RemoteExecutor:
         worker_name = clean_worker_name(metadata.worker)
         worker_run = WorkerRun(self._settings.address, worker_name, answer.cached_result)
         return CompletedCommand(
-            status, output, seconds, peak_rss=0, timed_out=timed_out, elsewhere=worker_run
+            exit_status, output, seconds, peak_rss=0, timed_out=timed_out, elsewhere=worker_run
         )
 
     def _read_output(self, result: reapi.ActionResult, limit: int) -> bytes:
@@ -354,15 +354,15 @@ class RemoteExecutor:
 def _write_blob(path: str, blob: Blob, pieces: Iterable[bytes]) -> bool:
     """Write content to a file and return whether it has the blob's size and digest. Stop at the
     piece that exceeds the size. Raises `OSError`."""
-    digest, size = hashlib.sha256(), 0
+    hasher, size = hashlib.sha256(), 0
     with open(path, "wb") as file:
         for piece in pieces:
             size += len(piece)
             if size > blob.size:
                 break
-            digest.update(piece)
+            hasher.update(piece)
             file.write(piece)
-    return size == blob.size and digest.hexdigest() == blob.digest
+    return size == blob.size and hasher.hexdigest() == blob.digest
 
 
 def _count_seconds(start: Any, end: Any) -> float:

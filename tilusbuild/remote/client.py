@@ -248,6 +248,7 @@ class Uploads:
 
     @property
     def unsent(self) -> int:
+        """The number of programs that were not sent, or not yet."""
         return self._lost + self._waiting
 
     def add_program(self, program: str, seconds: float) -> None:

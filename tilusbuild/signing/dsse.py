@@ -121,10 +121,10 @@ def _make_key_signer(path: str) -> SignStatement:
     except OSError as error:
         raise input_error(f"{path}: {error.strerror}") from None
     try:
-        private = serialization.load_pem_private_key(pem, None)
-        scheme = signed.choose_scheme(private.public_key())
+        private_key = serialization.load_pem_private_key(pem, password=None)
+        scheme = signed.choose_scheme(private_key.public_key())
         # Called for its error: some kinds of keys cannot sign.
-        private.sign(b"", *scheme)
+        private_key.sign(b"", *scheme)
     # The library has no common class for its errors.
     except Exception as error:
         raise input_error(
@@ -135,12 +135,11 @@ def _make_key_signer(path: str) -> SignStatement:
 
     def sign(statement: bytes) -> bytes:
         """Return a DSSE envelope with the statement and its signature, as JSON."""
-        signature = private.sign(signed.encode_message(statement), *scheme)
-        encoded_signature = base64.b64encode(signature).decode()
+        signature = private_key.sign(signed.encode_message(statement), *scheme)
         envelope = {
             "payload": base64.b64encode(statement).decode(),
             "payloadType": signed.PAYLOAD,
-            "signatures": [{"keyid": "", "sig": encoded_signature}],
+            "signatures": [{"keyid": "", "sig": base64.b64encode(signature).decode()}],
         }
         return json.dumps(envelope, sort_keys=True, separators=(",", ":")).encode()
 

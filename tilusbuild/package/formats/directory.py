@@ -186,7 +186,7 @@ def _walk_files(directory: str) -> Iterator[str]:
         # Millions of empty directories would keep a verifier busy with nothing that is listed.
         if count > _MAX_ENTRIES:
             raise over_limit(f"more than {_MAX_ENTRIES} names")
-        below = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+        directories = {e.name for e in entries if e.is_dir(follow_symlinks=False)}
         # The last is the next: a stack in the place of a recursion, which a deep tree would end.
-        pending += [f"{prefix}{name}/" for name in reversed(below)]
-        yield from (prefix + e.name for e in entries if not e.is_dir(follow_symlinks=False))
+        pending += [f"{prefix}{name}/" for name in sorted(directories, reverse=True)]
+        yield from (prefix + e.name for e in entries if e.name not in directories)

@@ -122,14 +122,14 @@ def choose_platform(needs: HostNeeds) -> str:
     # A `linux` wheel promises nothing of its host: PyPI refuses it.
     if not set(needs.libraries) <= _ALLOWED:
         return f"linux_{needs.machine}"
-    least = max(_MIN_GLIBC, parse_version(needs.glibc or "0"))
+    glibc = max(_MIN_GLIBC, parse_version(needs.glibc or "0"))
     if needs.libstdcxx is not None:
-        required = parse_version(needs.libstdcxx)[-1]
-        minors = [minor for having, minor in _LIBSTDCXX if having >= required]
-        if not minors:
+        needed_patch = parse_version(needs.libstdcxx)[-1]
+        glibc_minors = [minor for patch, minor in _LIBSTDCXX if patch >= needed_patch]
+        if not glibc_minors:
             return f"linux_{needs.machine}"
-        least = max(least, (2, minors[0]))
-    return f"manylinux_{least[0]}_{least[1]}_{needs.machine}"
+        glibc = max(glibc, (2, glibc_minors[0]))
+    return f"manylinux_{glibc[0]}_{glibc[1]}_{needs.machine}"
 
 
 def _list_members(contents: Contents, wheel: Distribution) -> Iterator[tuple[str, bytes]]:
@@ -155,28 +155,28 @@ def is_wheel(path: str, start: bytes) -> bool:
         return False
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            inside = archive.namelist()
+            members = archive.namelist()
     except (OSError, ValueError, zipfile.BadZipFile):
         return False
-    return any(name.endswith(f"/{INSIDE}/{names.LIST}") for name in inside)
+    return any(name.endswith(f"/{INSIDE}/{names.LIST}") for name in members)
 
 
 def write_wheel(contents: Contents, path: str, *, time: int) -> None:
     """Write the wheel to a new file. `time` is that of every entry, in seconds since 1970; a zip
     has none before 1980. Raises `PackageError`, `OSError`."""
     wheel = make_distribution(contents.listed)
-    lines: list[tuple[str, str, object]] = []
+    rows: list[tuple[str, str, object]] = []
     date = clock.gmtime(max(time, MIN_TIME))[:6]
     with open(path, "xb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in _list_members(contents, wheel):
             _put_member(archive, name, data, date)
             digest = base64.urlsafe_b64encode(bytes.fromhex(sha256_bytes(data))).rstrip(b"=")
-            lines.append((name, f"sha256={digest.decode()}", len(data)))
+            rows.append((name, f"sha256={digest.decode()}", len(data)))
         # PEP 376: the record lists itself, without a digest, which it cannot hold.
         record = f"{wheel.dist_info}/RECORD"
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([*lines, (record, "", "")])
-        _put_member(archive, record, text.getvalue().encode(), date)
+        table = io.StringIO()
+        csv.writer(table, lineterminator="\n").writerows([*rows, (record, "", "")])
+        _put_member(archive, record, table.getvalue().encode(), date)
         # Closing writes the directory of the zip, which is to be synced, too.
         archive.close()
         sync_public_file(out)
