@@ -160,14 +160,8 @@ def a_loop(path: Path) -> Path:
 def test_a_place_that_can_be_no_cache_is_the_users_error_and_untouched(tmp_path, make, reason):
     cache = Tree(str(make(tmp_path / "place")))
     before = snapshot(str(tmp_path))
-    for use in (
-        Tree.ensure_complete,
-        Stage,
-        verify_cache,
-        collect_garbage,
-        clear_cache,
-        collect_stats,
-    ):
+    uses = (Stage, verify_cache, collect_garbage, clear_cache, collect_stats)
+    for use in (Tree.ensure_complete, *uses):
         with pytest.raises(InputError, match=reason) as caught:
             use(cache)
         assert "--cache-dir" in caught.value.render()
@@ -189,15 +183,17 @@ def test_a_default_place_is_shared_with_other_programs(tmp_path: Path, name):
     for directory in ("locks", "staging", "programs", "include", "scripts/matmul"):
         (root / directory / "theirs").mkdir()
     (root / "scripts/.theirs").write_text("")
+    (root / "scripts/theirs").write_text("")
     assert verify_cache(sample.cache) == []
-    within = [f"{each}/theirs" for each in ("include", "locks", "programs", "staging")]
-    within.append("scripts/.theirs")
+    kinds = ("include", "locks", "programs", "staging")
+    within = ["scripts/.theirs", *(f"{each}/theirs" for each in kinds)]
     assert list_unknown_names(sample.cache) == sorted(["clangd", "pip", "uv", *within])
     assert repair_cache(sample.cache, verify_cache(sample.cache)) == []
     collect_garbage(sample.cache)
     clear_cache(sample.cache)
     assert {each: (root / each).read_text() for each in theirs} == theirs
     assert (root / "scripts/matmul/theirs").is_dir()
+    assert (root / "scripts/theirs").is_file()
     assert list_unknown_names(sample.cache) == sorted(["clangd", "pip", "uv", *within])
 
 

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,22 +15,11 @@ import grpc
 from support.executed import Executed
 from support.farm_double import COMPLETED, EXECUTING, QUEUED, operation
 from support.processes import wait_until
-from tilusbuild.process.base import CancelledError, Command, CompletedCommand
+from tilusbuild.process.base import CancelledError, Command
 from tilusbuild.reapi import reapi_pb2 as reapi
 from tilusbuild.reapi.operations import ignore_place
 from tilusbuild.reapi.sharing import CompileSlots, SharingRunner
 from tilusbuild.remote.backend import RemoteTroubleError
-
-
-class Nobody:
-    """A runner that runs nothing."""
-
-    def run(self, command: Command) -> CompletedCommand:
-        raise AssertionError("nothing is to run here")
-
-    def cancel(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def holds(there: Executed, *stages: int) -> Any:
@@ -124,8 +114,9 @@ def test_one_of_two_that_run_there_is_cancelled(executed: Callable[..., Executed
         yield operation(COMPLETED, reapi.ExecuteResponse(result=result))
 
     there.double.instead["Execute"] = waits
+    here = Mock(**{"run.side_effect": AssertionError("nothing is to run here")})
     runners = [
-        SharingRunner(Nobody(), lambda: there.executor, CompileSlots(lambda: 0), ignore_place)
+        SharingRunner(here, lambda: there.executor, CompileSlots(lambda: 0), ignore_place)
         for _ in range(2)
     ]
     command = Command(("true",), str(there.directory), {}, outputs=("out",))
@@ -159,15 +150,10 @@ def test_an_action_has_the_time_of_its_command(executed: Callable[..., Executed]
 
 
 def test_the_probe_begins_again_after_trouble(executed, monkeypatch: pytest.MonkeyPatch) -> None:
-    executor, actions = executed().executor, []
-
-    def run_action(command: Command, running: Any, **how: Any) -> None:
-        actions.append(running)
-        if len(actions) == 1:
-            raise RemoteTroubleError("a lost stream")
-
+    executor = executed().executor
+    run_action = Mock(side_effect=[RemoteTroubleError("a lost stream"), None])
     monkeypatch.setattr(executor, "_run_action", run_action)
     monkeypatch.setattr(executor, "_probe", lambda run: run(Command((), "", {})))
     executor._probe_worker()
-    assert len(actions) == 2
-    assert actions[0] is not actions[1]
+    (_, first), (_, second) = (call.args for call in run_action.call_args_list)
+    assert first is not second

@@ -59,7 +59,5 @@ def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_what_nothing_here_speaks_to_compiles_nothing(tmp_path: Path) -> None:
     with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
-        assert (
-            remote.open_executors(make_settings("x://there", "test"), FakeRunner(), lambda: 1)
-            is None
-        )
+        settings = make_settings("x://there", "test")
+        assert remote.open_executors(settings, FakeRunner(), lambda: 1) is None

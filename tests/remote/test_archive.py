@@ -2,12 +2,10 @@
 within its limits, or refuses."""
 
 import json
-import resource
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -19,7 +17,7 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.tree import Tree
 from tilusbuild.remote import archive, fetch
 from tilusbuild.remote.archive import ArchiveError, Unpacker, pack_entry
-from tilusbuild.remote.backend import Guard, TakeFile
+from tilusbuild.remote.backend import Guard
 from tilusbuild.state.files import sha256_bytes
 
 FILES = {"meta.json": b"{}", "module/lib.so": bytes(9000), "program.txt": b"", "\x1b[31m": b"\n"}
@@ -50,28 +48,22 @@ def test_large_files_are_on_the_disk_and_no_name_leads_there(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["0", "1", "2"]
 
 
-def test_an_include_directory_has_more_files_than_may_be_open(tmp_path: Path) -> None:
-    """1,000 headers, of which some come after the first MiB and are on the disk; one is empty."""
-    files = {f"include/{number}.hpp": b"\n" * (number % 2 << 12) for number in range(1000)}
-    lines = [f"{sha256_bytes(data)}  {name}\n" for name, data in sorted(files.items())]
-    files[layout.MANIFEST] = manifest = "".join(lines).encode()
-    unpacked = Unpacker(str(tmp_path)).unpack_entry([pack_entry(files)])
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (100, limits[1]))
-    try:
-        include = fetch._check_include(sha256_bytes(manifest), unpacked)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+def test_headers_are_hashed_and_not_mapped(tmp_path: Path, monkeypatch) -> None:
+    """Given an include directory with files after the first MiB: each map holds a descriptor."""
+    files = {"include/a.hpp": bytes(2 << 20), "include/empty.hpp": b""}
+    manifest = "".join(f"{sha256_bytes(d)}  {name}\n" for name, d in files.items()).encode()
+    data = pack_entry({**files, layout.MANIFEST: manifest})
+    unpacked = Unpacker(str(tmp_path)).unpack_entry([data])
+    monkeypatch.setattr(fetch, "_map_file", pytest.fail)
+    include = fetch._check_include(sha256_bytes(manifest), unpacked)
     assert isinstance(include, fetch._Include)
+    assert unpacked.files["include/empty.hpp"] == b"", "which could not be mapped"
 
 
 def test_an_archive_that_comes_twice_is_taken_once(tmp_path: Path) -> None:
-    def send_twice(keys: list[str], take: TakeFile) -> None:
-        for key in [*keys, *keys]:
-            take(key, [pack_entry(FILES)])
-
-    backend: Any = Mock(fetch_files=send_twice)
-    fetcher = fetch.Fetcher(backend, Guard(pytest.fail), Mock(), Tree(str(tmp_path)))
+    data = pack_entry(FILES)
+    server = Mock(fetch_files=lambda keys, take: [take(key, [data]) for key in [*keys, *keys]])
+    fetcher = fetch.Fetcher(server, Guard(pytest.fail), Mock(), Tree(str(tmp_path)))
     assert fetcher._receive_archives(str, ["a"]) == {"a": archive.Archive(FILES, 0.0)}
 
 

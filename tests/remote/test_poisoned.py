@@ -102,13 +102,7 @@ def a_deep_tree(poison: Poison, random: Random) -> None:
     poison.meta[random.choice(("images", "kernels", "dynamic_smem", "more"))] = tree
 
 
-WAYS = (
-    a_file,
-    directories,
-    a_directory,
-    a_number,
-    a_deep_tree,
-)
+WAYS = (a_file, directories, a_directory, a_number, a_deep_tree)
 
 
 def held_against(poisons: Sequence[Callable[[Poison, Random], None]], seed: int, held: Any) -> Any:

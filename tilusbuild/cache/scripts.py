@@ -68,17 +68,12 @@ class ScriptText(Struct, frozen=True):
 
     @property
     def constants(self) -> dict[str, Value]:
-        """The constants as values."""
+        """The values of the constants by name. Raises `CorruptFileError`."""
         pairs = (line.partition(" = ") for line in self.params)
-        return {name: _parse_constant(text) for name, _, text in pairs}
-
-
-def _parse_constant(text: str) -> Value:
-    try:
-        value: Value = json.loads(text)
-    except ValueError:
-        raise CorruptFileError(f"{layout.SCRIPT_TXT} has a malformed constant") from None
-    return value
+        try:
+            return {name: json.loads(text) for name, _, text in pairs}
+        except ValueError:
+            raise CorruptFileError(f"{layout.SCRIPT_TXT} has a malformed constant") from None
 
 
 def parse_script_txt(text: str) -> ScriptText:

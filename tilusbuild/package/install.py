@@ -224,10 +224,7 @@ def _publish_missing(cache: Tree, listing: FileList, missing: set[str], director
     for script in listing.scripts:
         path = os.path.join(directory, script.root)
         if os.path.isdir(path):
-            _publish_script(cache, script, path)
-
-
-def _publish_script(cache: Tree, script: ScriptEntry, path: str) -> None:
-    files = {file.name: read_bytes(file) for file in Path(path).iterdir() if file.is_file()}
-    dispatcher = os.path.join(path, layout.DISPATCH)
-    install_script(cache, *script.pair, files, dispatcher if os.path.lexists(dispatcher) else None)
+            files = {file.name: read_bytes(file) for file in Path(path).iterdir() if file.is_file()}
+            dispatcher = os.path.join(path, layout.DISPATCH)
+            new_dispatcher = dispatcher if os.path.lexists(dispatcher) else None
+            install_script(cache, *script.pair, files, new_dispatcher)

@@ -374,7 +374,9 @@ def _check_include(digest: str, archive: Archive) -> _Include | ArchiveError:
     hashed here, once, whichever programs name it."""
     try:
         # Headers are not mapped: each map holds a descriptor, and there may be thousands.
-        contents = _load_contents(archive.files, _measure_file)
+        contents = _load_contents(
+            archive.files, lambda path: FileFacts(os.path.getsize(path), sha256_file(path))
+        )
     except ArchiveError as error:
         return error
     if problems := check_directory(digest, contents):
@@ -388,10 +390,6 @@ def _map_file(path: str) -> bytes:
     """Map a file into memory. A `mmap` serves as `bytes` to the readers of binaries."""
     with open_file(path) as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # type: ignore[return-value]
-
-
-def _measure_file(path: str) -> FileFacts:
-    return FileFacts(os.path.getsize(path), sha256_file(path))
 
 
 def _remove_files(archive: Archive) -> None:

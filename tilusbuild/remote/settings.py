@@ -1,14 +1,12 @@
 """The settings of one remote cache, as a value: the keys of `[remote]`, and those of a user."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import urlsplit
 
 from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.table import NOTHING, Entries
 from tilusbuild.manifest.values import Text
 from tilusbuild.rooms import find_missing_package
-
-if TYPE_CHECKING:
-    from urllib.parse import SplitResult
 
 
 class RemoteSettings(RemoteSection, frozen=True):
@@ -48,11 +46,11 @@ class RemoteSettings(RemoteSection, frozen=True):
 
     @property
     def scheme(self) -> str:
-        return _split_address(self.address).scheme
+        return urlsplit(self.address).scheme
 
     @property
     def path(self) -> str:
-        return _split_address(self.address).path
+        return urlsplit(self.address).path
 
 
 def explain_missing_package(error: ImportError) -> str:
@@ -63,9 +61,3 @@ def explain_missing_package(error: ImportError) -> str:
 def make_settings(address: str, source: str, **values: Any) -> RemoteSettings:
     """Return the settings of a server, which were checked; the others have their defaults."""
     return RemoteSettings(_address=address, _source=source, **values)
-
-
-def _split_address(address: str) -> "SplitResult":
-    from urllib.parse import urlsplit
-
-    return urlsplit(address)
