@@ -101,8 +101,8 @@ def check_headers(
 def check_include(path: str, digest: str, *, deep: bool = True) -> list[Problem]:
     """Return the problems of the header directory at `path`, sorted; none when it is right.
 
-    Without `deep`, only names are compared, and not contents. Raises `FileNotFoundError` when there
-    is no directory, and `OSError`.
+    Without `deep`, only names are compared, and not contents. Raises `FileNotFoundError` for a
+    missing directory, and `OSError`.
     """
     digests: dict[str, str | None] = dict.fromkeys(layout.list_files_below(path))
     try:
