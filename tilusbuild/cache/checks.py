@@ -45,7 +45,7 @@ _LAUNCHER_FILES = {LAUNCHER, LAUNCHER_OBJECT, *map(os.path.basename, nvrtc_comma
 
 
 class Origin(Enum):
-    """Who wrote an entry: how much of it is checked depends on that."""
+    """The writer of an entry, which decides how much of the entry is checked."""
 
     CACHE = "cache"
     """A build wrote it into a cache on this machine: its digests are compared."""

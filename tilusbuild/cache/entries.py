@@ -238,7 +238,7 @@ class Stage:
             self.discard()
 
     def discard(self) -> None:
-        """Remove the directory."""
+        """Remove the stage's directory, unless that was done before."""
         private, self._private = self._private, None
         if private is not None:
             private.discard()

@@ -273,7 +273,7 @@ _BUILD_AGAIN = "build a project of this cache again: its build makes the index a
 
 
 def _find_rooted(tree: Tree, entries: _EntryGraph) -> set[str]:
-    """Return the names of the roots, the scripts in the index, and of the entries that they need.
+    """Return the names of the roots, the scripts in the index, and of all entries that these need.
 
     Raises `TilusbuildError` for a missing or damaged index or root: then nothing may be removed.
     """

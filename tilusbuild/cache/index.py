@@ -231,7 +231,7 @@ class ScriptListing(Struct, frozen=True):
     size: int
     """Bytes of the programs; a program with two numbers counts once."""
     params: Mapping[str, Value] = field(default_factory=dict)
-    """Its constants."""
+    """The values of the script's constants, by name."""
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -421,7 +421,7 @@ def select_current(cache: Tree, scripts: list[ScriptListing]) -> list[ScriptList
 
 
 def parse_word(word: str) -> NamePattern:
-    """Parse a name of the command line. Raises `InputError`."""
+    """Parse a name of scripts or programs from the command line. Raises `InputError`."""
     try:
         return parse_name(word)
     except ValueError as error:
@@ -429,8 +429,8 @@ def parse_word(word: str) -> NamePattern:
 
 
 def _matches_name(name: NamePattern, script: ScriptListing, target: str | None) -> bool:
-    """Return whether a name means this instance. A name without a target means only instances whose
-    target, or one of whose architectures, is `target`, if that is not None."""
+    """Return whether a name means this instance. If the name has no target and `target` is not
+    None, `target` must be the instance's target or one of its architectures."""
     # `NAME[a=1]` does not say whether `a` is a constant or a parameter: the script does.
     name = name.split_schedule({key for key, _ in name.constants if key}, script.params)
     # The name of a script with several kernels means each script NAME.KERNEL.

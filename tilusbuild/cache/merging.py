@@ -266,8 +266,8 @@ def _read_files(path: str, is_included: Callable[[str], bool]) -> dict[str, byte
 
 
 def _append_tuning_logs(cache: Tree, tree: Tree, result: MergeResult) -> None:
-    """Append the tuning samples of `tree` to those of `cache`, whose `tune` decides by them without
-    measuring. Files that cannot be read are added to the result. Raises `CacheError`, `OSError`."""
+    """Append the tuning samples of `tree` to those of `cache`, so that `tune` need not measure
+    again. Files that cannot be read are added to the result. Raises `CacheError`, `OSError`."""
     directory = os.path.join(tree.root, layout.STATE, layout.TUNED)
     for name in layout.list_files_below(directory) if os.path.isdir(directory) else ():
         target = os.path.join(cache.state_path, layout.TUNED, name)
@@ -319,8 +319,8 @@ def install_script(
     """Write a script's directory with these files, and links to its published programs; return its
     path.
 
-    `dispatcher` is a directory on the cache's disk that is moved to its `dispatch`. Optional files
-    that an older package had, and this one does not, are removed. Raises `CacheError`.
+    `dispatcher` is a directory on the cache's disk that becomes the script's `dispatch`. Optional
+    files that an older package had, and this one does not, are removed. Raises `CacheError`.
     """
     path = cache.script_path(directory, digest)
     text = files[layout.SCRIPT_TXT].decode("utf-8", "surrogateescape")

@@ -126,10 +126,10 @@ def _check_top(tree: Tree) -> Iterator[CacheProblem]:
 def _check_until_stable(
     entry: str, path: str, check: Callable[[], Iterable[Problem]], *, in_parts: bool = False
 ) -> Iterator[CacheProblem]:
-    """Run `check` until the entry at `path` stays the same under it, at most 3 times; yield the
+    """Run `check` until the entry at `path` does not change meanwhile, at most 3 times; yield the
     problems of the last run. Another process may remove or replace the entry at any time.
 
-    `in_parts`: a repair removes the file that has a problem, and not all of the entry.
+    With `in_parts`, a repair removes only the file that has a problem, and not the entry.
     """
     problems: list[Problem] = []
     for _ in range(_MAX_CHECKS):

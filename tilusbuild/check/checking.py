@@ -66,9 +66,9 @@ class CheckRequest:
     names: Sequence[str] = ()
     """Scripts, as `gemm`, `gemm[dtype=f16]` or `gemm/3`; all without one."""
     sizes: Mapping[str, str] | None = None
-    """Only cases with these."""
+    """The sizes of the cases to check, by name; None: all cases."""
     chosen: bool = False
-    """Only the programs that a call would choose."""
+    """Whether to check only the programs that a call would choose."""
     device: str | None = None
     """ "cpu", or the number of a GPU; None: the first GPU, else the cpu."""
     limit: float = 30.0
@@ -76,7 +76,7 @@ class CheckRequest:
     log: str | None = None
     """The log to which the programs are measured."""
     budget: Budget = field(default_factory=Budget)
-    """What measuring one script may take."""
+    """The limits for measuring one script."""
 
 
 def check_package(request: CheckRequest) -> Iterator[ResultLine]:
@@ -125,8 +125,9 @@ def _find_device(runner: LocalRunner, name: str | None) -> Device:
 
 
 def _select_scripts(request: CheckRequest) -> Iterator[tuple[NamePattern, list[Script]]]:
-    """Yield (name, instances) for each name in the request, and each script and set of constants
-    that the name matches. Raises `InputError` for a name that no script has."""
+    """Yield (name, instances) for each name in the request and each script with constants that the
+    name matches: its instances for all targets. Raises `InputError` for a name that no script has.
+    """
     groups: dict[str, list[Script]] = {}
     top = os.path.join(request.root, "scripts")
     # Directories are named by digests: only the file in one says which script it is of.
@@ -231,7 +232,7 @@ class _ScriptCheck:
     cases: Sequence[Case]
     programs: Sequence[int]
     chosen: bool
-    """Only the programs that a call would choose."""
+    """Whether to check only the programs that a call would choose."""
     device: Device
     chooser: choose.Chooser
     bench: DeviceBench
@@ -364,7 +365,7 @@ def _check_same_device(path: str, facts: Mapping[str, object]) -> None:
 
 
 def parse_sizes(text: str) -> dict[str, str]:
-    """Return the sizes in `m=16,n=4096`. Raises `InputError`."""
+    """Return the sizes by name in a text such as `m=16,n=4096`. Raises `InputError`."""
     pairs = [part.partition("=") for part in text.split(",")]
     if not all(name and value for name, _, value in pairs):
         raise input_error(f"--size {text}: write it as in m=16,n=4096")

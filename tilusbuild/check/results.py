@@ -23,7 +23,7 @@ class ServedLine:
 
     event: ClassVar[str] = "served"
     script: str
-    """With its constants."""
+    """The script's name with its constants."""
     target: str | None
     arch: str
     device: str

@@ -221,8 +221,8 @@ def _make_problem_error(where: str, problem: Problem) -> PackageError:
 def check_code(
     where: str, data: bytes, images: Iterable[Image], machine: str | None, needs: HostNeeds
 ) -> None:
-    """Raise `PackageError` unless a library has exactly the listed GPU code, and host code for the
-    listed machine (None: no host code) that needs no more of a host than the list says."""
+    """Raise `PackageError` unless the GPU code of a library is exactly `images`, and its host code
+    is for `machine` (None: it has none) and needs no more of a host than `needs`."""
     code, library_needs = read_code(data)
     actual_machine = library_needs.machine if library_needs else None
     if set(code) != set(images) or actual_machine != machine:
@@ -234,8 +234,8 @@ def check_code(
 
 
 def _find_host_problem(host_needs: HostNeeds, needs: LibraryNeeds) -> str | None:
-    """Describe a requirement of a library, `needs`, that the list's `host_needs` do not have;
-    return None if they have all."""
+    """Return a requirement in `needs`, those of a library, that the list's `host_needs` do not
+    have, as words of a message; None if they have all."""
     if extra := set(needs.libraries) - set(host_needs.libraries):
         return f"needs {min(extra)}"
     if needs.glibc is not None and needs.glibc > parse_version(host_needs.glibc or "0"):

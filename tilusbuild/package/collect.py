@@ -247,8 +247,8 @@ class _Collector(Struct):
 
 def find_reachable(script: Script) -> frozenset[int]:
     """Return the numbers of the built programs that dispatch can choose for some sizes on some
-    device. Raises `LoadError` if a table row by hand chooses a refused program, which a measurement
-    found wrong or failing."""
+    device. Raises `LoadError` if a user's own row of a table chooses a refused program: one that a
+    measurement found wrong or failing."""
     dispatch = read_serving_tables(script)
     refused = explain_refusals(script.programs, dispatch.refused)
     rows = [row for table in dispatch.tables for row in table.entries]

@@ -56,4 +56,4 @@ not_reproduced = partial(PackageError, "NotReproduced")
 cannot_install = partial(PackageError, "CannotInstall")
 """The directory of a foreign cache cannot be written."""
 badly_signed = partial(PackageError, "PackageSignature")
-"""Not signed, or not in a form that is known, or by another signer, or about another list."""
+"""A package without a signature, or one of an unknown form, of another signer or list."""

@@ -95,7 +95,7 @@ class BlobError(ValueError):
 
 
 Keep: TypeAlias = Callable[[Blob, Iterable[bytes]], None]
-"""Takes the content of a blob, in pieces, and no more of it than that has."""
+"""A function that gets a blob and its content, in pieces. It reads at most the blob's size."""
 
 
 def make_blob(data: bytes) -> Blob:
@@ -468,7 +468,7 @@ def _load_credentials(settings: RemoteSettings) -> Any:
 
 
 def parse_digest(digest: reapi.Digest) -> Blob:
-    """Return a digest of a message, checked in form. Raises `BlobError`."""
+    """Return the blob that a digest message names. Raises `BlobError` for a malformed digest."""
     if not layout.is_hash(digest.hash) or not 0 <= digest.size_bytes <= MAX_BYTES:
         raise BlobError(f"no such digest: {digest.hash[:80]!r} of {digest.size_bytes} bytes")
     return Blob(digest.hash, digest.size_bytes)

@@ -127,7 +127,7 @@ class RemoteExecutor:
         self._operations = Operations(self._backend, settings)
         self._running: dict[threading.Event, RunningAction] = {}
         self._probe_passed: bool | None = None
-        """None until the probe has ended."""
+        """True once the probe has found no difference; None before, and if it found one."""
         self._probe_thread: threading.Thread | None = None
         self.executed = ExecutionCounts()
 
@@ -241,8 +241,8 @@ class RemoteExecutor:
                 del self._running[running.cancelled]
 
     def _upload_inputs(self, sources: Sources, *, again: bool) -> None:
-        """Send the inputs that the server does not have. With `again`, ask it also for those that
-        were sent before. Raises `RemoteTroubleError`."""
+        """Send the inputs that the server does not have. Inputs that were sent before count as
+        there, unless `again`: then the server is asked. Raises `RemoteTroubleError`."""
         with self._lock:
             if again:  # the server has removed inputs that it had
                 self._uploaded_blobs.difference_update(sources)

@@ -39,11 +39,11 @@ _MAX_LOSSES = 6
 _PAUSE = 0.05
 
 ReportPlace: TypeAlias = Callable[[str, str], None]
-"""Is called with where a command is, as `events.Placed` has it, and on which worker if known."""
+"""A function that gets a command's stage, one of `events.Placed`, and its worker, "" if none."""
 
 
 def ignore_place(stage: str, worker: str) -> None:
-    """For commands that are not followed."""
+    """Do nothing, for commands whose stages are not reported."""
 
 
 class InputsAbsentError(Exception):
@@ -136,6 +136,7 @@ class Operations:
         return None
 
     def _note_stage(self, running: RunningAction, metadata: bytes) -> None:
+        """Set the action's stage, and report a stage of `_STAGE_PLACES`."""
         progress = parse_message(reapi.ExecuteOperationMetadata, metadata)
         running.stage = progress.stage
         place = _STAGE_PLACES.get(progress.stage)
@@ -209,6 +210,7 @@ class Operations:
         raise RemoteTroubleError(f"{self._settings.address}: {why}", retry=False)
 
     def _cancel_operation(self, running: RunningAction) -> None:
+        """Ask the server to cancel an operation, if its name is known. Ignores errors."""
         if running.name:
             request = reapi.CancelOperationRequest(name=running.name)
             self._backend.attempt_call(

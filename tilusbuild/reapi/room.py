@@ -1,4 +1,4 @@
-"""What this optional room brings: see tilusbuild/rooms.py."""
+"""The contributions of this optional room; see `tilusbuild/rooms.py`."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Archive(Struct, frozen=True):
     files: Mapping[str, bytes | str]
     """The content of each file by its name, or the path of the file that has it."""
     seconds: float
-    """Those of the program's compile."""
+    """The seconds that the program's compile took."""
 
 
 def program_key(program: str) -> str:

@@ -62,7 +62,7 @@ def explain_credentials(settings: RemoteSettings) -> str:
 
 
 TakeFile: TypeAlias = Callable[[str, Iterable[bytes]], None]
-"""Takes a key and the content of its file, in pieces: all of them, or as many as it accepts."""
+"""A function that gets a key and the content of its file, in pieces, and need not read all."""
 
 
 class Backend(Protocol):
@@ -137,8 +137,8 @@ class Guard:
     def call_request(self, request: Callable[[], Answer]) -> Answer:
         """Call `request` and return its answer.
 
-        A request whose `RemoteTroubleError` says so is tried again, 3 times in all. The last
-        failure breaks the circuit. Raises `BrokenError`, at once if the circuit is broken already.
+        A request that raises `RemoteTroubleError` with `retry` is tried again, 3 times in all. The
+        last failure breaks the circuit. Raises `BrokenError`, at once if the circuit is broken.
         """
         for attempt in range(_ATTEMPTS):
             if self._broken.is_set():
@@ -186,7 +186,7 @@ class Credentials:
         self._guard = threading.Lock()
         self._helper_headers: dict[str, str] = {}
         self._helper_expiry: float | None = 0.0
-        """By `time.time`; None: for ever."""
+        """When the helper's headers expire, by `time.time`; None: never."""
 
     def collect_headers(self) -> dict[str, str]:
         """Return the headers, those of the helper over the user's. Run the helper first if its last

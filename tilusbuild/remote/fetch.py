@@ -393,6 +393,7 @@ def _map_file(path: str) -> bytes:
 
 
 def _remove_files(archive: Archive) -> None:
+    """Remove the files to which an archive was unpacked."""
     for source in archive.files.values():
         if isinstance(source, str):
             # The file of an accepted entry was moved into the cache, and `cache clear` may have

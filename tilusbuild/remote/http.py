@@ -125,7 +125,7 @@ class HttpBackend:
 
     def _explain_refusal(self, method: str, status: int) -> RemoteTroubleError:
         """Return the error for an unexpected status, with advice on credentials where they may be
-        the cause. It says to retry for statuses that may pass."""
+        the cause. `retry` is True for statuses that may pass."""
         message = f"{self._settings.address} answers {method} with status {status}"
         if status in (401, 403):
             message += f"; {explain_credentials(self._settings)}"
@@ -192,7 +192,7 @@ class HttpBackend:
 
     def _explain_error(self, error: Exception) -> RemoteTroubleError:
         """Return the error for an exception of a request, with the reason of its innermost cause.
-        It says to retry unless the next attempt would fail alike."""
+        `retry` is False where the next attempt would fail alike."""
         cause: BaseException = error
         # urllib3 wraps the error of the socket, as the cause or an argument of its own error, and
         # does so several times.

@@ -27,8 +27,8 @@ _SECRETS = ("headers", "tls_certificate", "tls_key")
 def choose_remote(
     section: RemoteSection | None, environment: Mapping[str, str], key: str = "cache"
 ) -> RemoteSettings | None:
-    """Return the settings of the remote cache; with the key "executor", those of the executor.
-    Return None if no address is set. Raises `InputError` for wrong settings."""
+    """Return the settings of the server whose address has this key of `[remote]`: "cache", the
+    remote cache, or "executor". Return None without an address. Raises `InputError`."""
     variables: Mapping[str, Any] = {}
     if any(name.startswith(REMOTE_PREFIX) for name in environment):
         variables = read_environment(environment)

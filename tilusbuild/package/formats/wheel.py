@@ -96,7 +96,7 @@ def make_file_name(_: str, listed: FileList) -> str:
 
 
 def normalize_name(name: str) -> str:
-    """Return a distribution's name as PEP 503 compares it. Raises `PackageError` for others."""
+    """Return a name as PEP 503 compares it. Raises `PackageError` for one that cannot be used."""
     normal_name = re.sub(r"[-_.]+", "-", name).lower()
     if not _NAME.fullmatch(normal_name):
         raise cannot_pack(f'"{name}" cannot name a wheel', hint="it ends with a letter or a digit")
@@ -104,7 +104,7 @@ def normalize_name(name: str) -> str:
 
 
 def _normalize_version(text: str) -> str:
-    """Return a version as PEP 440 compares it. Raises `PackageError` for others."""
+    """Return a version as PEP 440 writes it. Raises `PackageError` for any other text."""
     from packaging.version import InvalidVersion, Version
 
     try:
