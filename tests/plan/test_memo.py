@@ -38,7 +38,7 @@ space.unroll = [1, 2]
 )
 TEMPLATE = """\
 {% include "kernels/part.cu.j2" ignore missing %}
-#include "shared.h"
+#include {{ '<shared.h>' if unroll == 1 else '"shared.h"' }}
 {% if unroll == 4 %}
 #include <wide.h>
 {% endif %}

@@ -6,8 +6,7 @@ the hashes together with digests of all four, and gives one only when each is wh
 
 - fixed facts (`format_fixed_facts`) and the code that makes programs: by digest;
 - templates: by the digest of what the renderer reads now;
-- headers: of the sources with the same closure one is kept, and its closure is computed
-  again.
+- headers: of the sources with the same includes one is kept, and its closure is computed again.
 
 So a plan by memo is the plan without it, and time stamps play no part. A memo is a file that only
 saves work (`tilusbuild.state.envelope`), and is written only when something was added.
@@ -40,7 +39,7 @@ those of another level, or of values that were taken out and may come back."""
 
 
 class InputsKey(Struct, frozen=True, array_like=True):
-    """The inputs of programs that read the same templates and reach the same headers."""
+    """The inputs of programs that read the same templates and have the same includes."""
 
     templates: tuple[tuple[str, str], ...]
     """Name and digest of each template asked for, the script's first; "": there was none."""
@@ -136,7 +135,7 @@ class _ProgramLookup:
         self._remembered = remembered
         self.reads = ReadsCollector()
         self._has_current_inputs = cache(self._are_inputs_current)
-        self._number_by_inputs: dict[tuple[object, ...], int] = {}
+        self._number_by_inputs: dict[tuple[tuple[str, ...], int], int] = {}
         self._used_keys: set[bytes] = set()
         self.rendered = 0
 
@@ -198,8 +197,10 @@ class _ProgramLookup:
     def _number_inputs(self, rendered: RenderedProgram) -> int | None:
         """Return the number of a program's inputs, which are appended to the known ones if they are
         new; None if they are new and `_MAX_INPUTS` are known."""
-        closure, inputs = rendered.closure, self._remembered.inputs
-        key = rendered.templates, closure.digest, closure.external
+        inputs = self._remembered.inputs
+        # Sources with the same includes have one closure object, which `Headers` keeps alive. The
+        # same headers are not enough: a new file may come before that of "a.h", and not of <a.h>.
+        key = rendered.templates, id(rendered.closure)
         if key not in self._number_by_inputs:
             # With so many, each program seems to have inputs of its own: remembering more would
             # save no rendering.
@@ -211,7 +212,7 @@ class _ProgramLookup:
                 InputsKey(
                     tuple((name, self._digest_template(name)) for name in rendered.templates),
                     source.encode("utf-8", "surrogateescape"),
-                    self._digest_closure(closure),
+                    self._digest_closure(rendered.closure),
                 )
             )
         return self._number_by_inputs[key]
