@@ -1,10 +1,10 @@
 """One instance of a script: its constants fixed, for one target; what the manifest says of it.
 
-An `InstanceSpec` is frozen: what is the same for all schedules of the instance (signature, launch,
-flags, limits), worked out once, so that a program costs only what its schedule decides. It names no
-file that was read; `rendering.py` makes texts of it and returns what they were made of. A
-`PlannedInstance` adds the schedules that were chosen and their programs' hashes, and no texts: a
-hundred thousand programs stay small.
+An `InstanceSpec` has what is the same for all schedules of the instance (signature, launch, flags,
+limits). It is worked out once, so that a program costs only what its schedule decides. It names no
+file that was read: `rendering.py` makes texts of it and returns their inputs. A `PlannedInstance`
+adds the chosen schedules and the hashes of their programs, and no texts: a hundred thousand
+programs stay small.
 """
 
 from __future__ import annotations

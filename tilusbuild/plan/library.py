@@ -1,7 +1,7 @@
-"""A link: what joins all objects of a library, and what it, or an entry, takes from elsewhere.
+"""The link of a library, or of a script with `entry`: the objects and libraries that it joins.
 
-The link's identity names the programs whose objects it joins, so whatever changes one of them
-changes it, and what changes none is not linked again.
+The identity of a library's link names the programs of its objects: a library is linked again if and
+only if one of these, or a file of the link, changes.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def get_library_section(spec: InstanceSpec) -> LibrarySection:
 def make_library_link(
     spec: InstanceSpec, memory: DigestMemory
 ) -> tuple[Link, Closure, tuple[str, ...]]:
-    """Return a library's link, the closure of its files, and the paths that were read or looked
-    for. Raises `InputError`."""
+    """Return a library's link, the closure of its files, and the paths that were probed for
+    libraries. Raises `InputError`."""
     library_section = get_library_section(spec)
     root = spec.manifest.root
     # A link script's `libs` are the compiled objects that the library's `objects` names.
@@ -70,12 +70,11 @@ def make_library_link(
         _read_linked_file(spec, memory, f"{PROJECT}/{name}", os.path.join(root, name), "objects")
         for name in cast("LinkScript", spec.owner).libs
     ]
-    probed_paths: list[str] = []
-    library_files = _read_link_libs(spec, memory, probed_paths)
+    library_files, probed_paths = _read_link_libs(spec, memory)
     needed = library_section.needed
     if spec.torch_place is not None:
         sonames, torch_paths = find_torch_libraries(spec.torch_place)
-        probed_paths += torch_paths
+        probed_paths = (*probed_paths, *torch_paths)
         needed = (*needed, *sonames)
     link = replace(
         _make_link(library_section, library_files),
@@ -88,20 +87,19 @@ def make_library_link(
         cudart=library_section.cudart,
         objects=tuple(program for _, program in spec.objects),
     )
-    return link, make_closure([*object_files, *library_files]), tuple(probed_paths)
+    return link, make_closure([*object_files, *library_files]), probed_paths
 
 
 def make_entry_link(
     spec: InstanceSpec, memory: DigestMemory
 ) -> tuple[Link | None, list[Header], tuple[str, ...]]:
     """Return the link of a program with an entry, the files of `link-libs`, and the paths that
-    were looked for; (None, [], ()) if the script links nothing. Raises `InputError`."""
+    were probed for them; (None, [], ()) if the script links nothing. Raises `InputError`."""
     # Every program comes here, and most link nothing.
     if not spec.owner.links:
         return None, [], ()
-    probed_paths: list[str] = []
-    library_files = _read_link_libs(spec, memory, probed_paths)
-    return _make_link(spec.owner, library_files), library_files, tuple(probed_paths)
+    library_files, probed_paths = _read_link_libs(spec, memory)
+    return _make_link(spec.owner, library_files), library_files, probed_paths
 
 
 def _make_link(keys: ProductKeys, library_files: Sequence[Header]) -> Link:
@@ -116,13 +114,14 @@ def _make_link(keys: ProductKeys, library_files: Sequence[Header]) -> Link:
 
 
 def _read_link_libs(
-    spec: InstanceSpec, memory: DigestMemory, probed_paths: list[str]
-) -> list[Header]:
-    """Return the libraries of `link-libs` that are in `link-dirs`, each with the files that
-    `_read_library_files` reads for it. Append the paths that were looked for to `probed_paths`.
-    Raises `InputError`."""
-    libraries = (library for _, library in _locate_link_libs(spec, probed_paths) if library)
-    return [file for library in libraries for file in _read_library_files(spec, memory, library)]
+    spec: InstanceSpec, memory: DigestMemory
+) -> tuple[list[Header], tuple[str, ...]]:
+    """Return the files of the libraries of `link-libs` that are in `link-dirs`, and the paths that
+    were probed for them. Raises `InputError`."""
+    located_libs, probed_paths = _locate_link_libs(spec)
+    libraries = [library for _, library in located_libs if library is not None]
+    files = [file for library in libraries for file in _read_library_files(spec, memory, library)]
+    return files, probed_paths
 
 
 def explain_not_shared(spec: InstanceSpec) -> str:
@@ -139,7 +138,8 @@ def explain_not_shared(spec: InstanceSpec) -> str:
 
     cpu = spec.target.kind == "cpu"
     uncovered_names = []
-    for name, library in _locate_link_libs(spec, []):
+    located_libs, _ = _locate_link_libs(spec)
+    for name, library in located_libs:
         is_denied = any(find_denied_flags([f"-l{name}"], cpu=cpu))
         if library is None and is_denied:
             uncovered_names.append(name)
@@ -167,10 +167,12 @@ def _read_library_files(
 
 
 def _locate_link_libs(
-    spec: InstanceSpec, probed_paths: list[str]
-) -> Iterator[tuple[str, LinkedFile | None]]:
-    """Yield each name of `link-libs` with its file in `link-dirs`, or None if no directory there
-    has it. Append the paths that were looked for to `probed_paths`."""
+    spec: InstanceSpec,
+) -> tuple[list[tuple[str, LinkedFile | None]], tuple[str, ...]]:
+    """Return each name of `link-libs` with its file in `link-dirs`, or None if no directory has it;
+    and the paths that were probed."""
+    located_libs = []
+    probed_paths: list[str] = []
     for name in get_product_keys(spec.owner).link_libs:
         library = None
         for root in spec.link_roots:
@@ -184,7 +186,8 @@ def _locate_link_libs(
                 file_name = existing_names[0]
                 library = LinkedFile(f"{root.name}/{file_name}", f"{root.path}/{file_name}")
                 break
-        yield name, library
+        located_libs.append((name, library))
+    return located_libs, tuple(probed_paths)
 
 
 def _read_linked_file(
@@ -221,7 +224,7 @@ def make_log_readable(spec: InstanceSpec, log: str) -> str:
 _BINARY_STARTS = (b"\x7fELF", b"!<arch>\n")
 _THIN_ARCHIVE_START = b"!<thin>\n"
 _MAX_SCRIPT = 1 << 12
-"""Bytes of a linker's script, of which there are few: its names come after a comment at most."""
+"""Bytes of a linker's script that are read: it is short, and begins with a comment at most."""
 _LINKED_FILE = re.compile(
     rf"(?<![^\s'\"`(])(?:include/(?:{PROJECT}/)?(?P<file>[^\s:'\"`(]+)|(?P<number>\d+)\.o\b)"
 )

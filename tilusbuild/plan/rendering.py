@@ -40,22 +40,20 @@ from tilusbuild.toolchain import Toolchain
 
 
 class RenderedProgram(Struct, frozen=True):
-    """One program with its texts, which its hash is made of, and its recipe."""
+    """One program: the two texts that its hash is of, and its recipe."""
 
     program_txt: str
     options_txt: str
     recipe: Recipe
     toolchain: Toolchain
-    """What compiles it."""
     closure: Closure
     """The headers that the compile sees."""
     templates: tuple[str, ...] = ()
-    """Every template that the rendering asked for, those that are not there too."""
+    """Every template that the rendering asked for, also missing ones."""
     scanned: str = ""
-    """What its headers were looked for in: the source, headers that were rendered, and what the
-    command defines."""
+    """The text whose includes were followed: source, generated headers, macros of the command."""
     files: tuple[str, ...] = ()
-    """What a link read, or looked for, besides the closure's files."""
+    """The paths that a link read or looked for, besides the closure's files."""
 
     @property
     def hash(self) -> str:
@@ -64,7 +62,7 @@ class RenderedProgram(Struct, frozen=True):
 
 
 class ReadsCollector:
-    """Collects the inputs of an instance's programs; most programs have the same."""
+    """Collects the inputs of an instance's programs. Most programs have the same inputs."""
 
     def __init__(self) -> None:
         self._distinct_reads: dict[tuple[object, ...], tuple[tuple[str, ...], Closure]] = {}

@@ -80,7 +80,7 @@ def find_link_roots(
 
 
 def _find_root(project: str, declared: Directory, place: Place, used_names: dict[str, str]) -> Root:
-    """Return the header directory that the manifest declares, with its name in a program's copy.
+    """Return a directory that the manifest declares, with its name in a program's copy.
 
     The name of a directory outside the project is added to `used_names`. Raises `InputError`, at
     `place`, if there is no such directory or package.

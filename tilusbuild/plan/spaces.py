@@ -195,8 +195,8 @@ constant, or of values that may come back."""
 
 
 class KnownSpace(Struct, frozen=True, array_like=True):
-    """The schedules that were chosen of one space. `columns` are the values of `names`, schedule by
-    schedule; `indices` the places of the schedules, None for all; `default` is a place, too."""
+    """The schedules that were chosen of one space. `indices` are their numbers in the space, None
+    for all. `columns` are the values of each of `names`, in the order of `indices`."""
 
     count: int | None
     cartesian: int

@@ -2,8 +2,8 @@
 
 A unit is the schedules of an instance whose kernels are compiled in one translation unit. Schedules
 with the same values of the parameters in `group` have one source, since their template sees no
-other parameter, and each is a kernel of its own in it. A unit is all of them, planned or not: which
-of the others are built decides no program's hash.
+other parameter, and each is a kernel of its own in it. A unit is all of them, planned or not: so no
+program's hash depends on which of the others are built.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class ProgramTexts:
         return self._pipeline.derive_source(source, symbol, unit) + self._layouts_text
 
     def map_places(self) -> dict[str, Place]:
-        """Return the places in the manifest of the lines of the full source that assert layouts, by
-        their text, and of the kernel, by ""."""
+        """Return places in the manifest: of each line of the full source that asserts a layout, by
+        the line's text, and of the kernel, by ""."""
         places_by_line = {"": self._manifest.locate_value("script", self._script, "kernel")}
         for script in self._scripts:
             for argument in make_signature(self._manifest.scripts[script]).arguments:
@@ -216,12 +216,12 @@ class Grouping(Struct):
     """The division of an instance's schedules into translation units."""
 
     group: Collection[str]
-    """The parameters whose values all kernels of a unit share; constants too, which say nothing."""
+    """The parameters whose values all kernels of a unit share. Constants have no effect here."""
     spec: SpaceSpec
     valued: ProgramTexts
     params: Mapping[str, Value]
     place: Place
-    """Where the manifest says `group`."""
+    """The place of the manifest's key `group`."""
     _kernels_by_unit: dict[tuple[Value, ...], tuple[str, ...]] = field(default_factory=dict)
 
     @property

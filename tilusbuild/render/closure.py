@@ -186,7 +186,7 @@ def list_passed_directories(tree: str, directory: str, name: str) -> list[str] |
 
 
 MAX_FILES, MAX_BYTES = 20_000, 512 << 20
-"""What is taken from one directory: each file is read, and is copied for compiles."""
+"""Of the headers of one directory: each is read, and is copied for compiles."""
 
 HEADER_SUFFIXES = (".h", ".hh", ".hpp", ".cuh", ".inl", ".inc")
 
@@ -247,11 +247,11 @@ def _list_files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int
 
 
 class Outside(Struct, frozen=True):
-    """The directories that a compiler searches after the project's, in their order, and the headers
-    that it includes before the source, by name."""
+    """The directories that a compiler searches after the project's, in order."""
 
     directories: tuple[str, ...]
     implied: tuple[str, ...] = ()
+    """Names of the headers that the compiler includes before the source."""
 
 
 class Overlap(Struct):

@@ -63,7 +63,7 @@ class SearchDirectory(NamedTuple):
 
 
 class HeaderFile(Struct, frozen=True, eq=False):
-    """A header that was found. One outside the project has no tree, and its path for a name."""
+    """A header on disk. Outside the project its `tree` is "" and its `name` is its path."""
 
     tree: str
     name: str
@@ -73,10 +73,9 @@ class HeaderFile(Struct, frozen=True, eq=False):
 
 
 class Headers:
-    """The headers below some roots, as one plan sees them: each is read and resolved once.
+    """The headers that the sources of one plan can include. Each is read and resolved once.
 
-    `roots` are in search order, and `outside` comes after them. `scans` may be shared between
-    instances.
+    `roots` are in search order, and `outside` comes after them. `scans` may be shared by several.
     """
 
     def __init__(
@@ -88,11 +87,12 @@ class Headers:
         scans: ScanMemory | None = None,
     ) -> None:
         self.roots = tuple(roots)
+        self.source_directories = {root.name for root in self.roots if root.quoted_only}
         self.outside = outside or Outside(())
         self._digests = digests
         self._scans = scans or ScanMemory()
         self._closures: dict[object, Closure] = {}
-        # These methods read the disk, so their answers are kept for all sources.
+        # These methods read the disk: each answer is kept for all sources.
         self.find_file = cache(self._read_file)
         self.find_existing_ancestor = cache(self._find_existing_ancestor)
         self.match_declared = cache(lambda pattern: [*match_declared(self.roots, pattern)])
@@ -106,10 +106,12 @@ class Headers:
         extra: Sequence[str] = (),
         rendered: Collection[str] = (),
     ) -> Closure:
-        """Return what `source` can reach, and what the globs `extra` declare, which are relative to
-        a root or to a root's tree. `rendered` are the names of headers that lie beside the source
-        and are a part of its text here. Raises `InputError` for a header that cannot be read, and
-        `PatternTooWideError`."""
+        """Return the headers that `source` can reach, and those that match a pattern of `extra`.
+
+        Patterns are relative to a root or to a root's tree. `rendered` are the names of generated
+        headers, which lie beside the source; `source` contains their texts. Raises
+        `PatternTooWideError`, and `InputError` for a header that cannot be read.
+        """
         source_scan = scan_text(source)
         key = source_scan, tuple(extra), tuple(sorted(rendered))
         if (closure := self._closures.get(key)) is None:
@@ -119,8 +121,8 @@ class Headers:
         return closure
 
     def _follow_includes(self, includer: HeaderFile, rendered: frozenset[str]) -> ReachedHeaders:
-        """Return what the includes of one header lead to, without those of the headers that they
-        name. It does not depend on the source, so that it is cached."""
+        """Return the headers that the includes of one header name. Their own includes are not
+        followed, so the answer is the same for every source."""
         reached = ReachedHeaders(self, rendered)
         for include in includer.scan.includes:
             reached.resolve_include(include, includer)
@@ -199,17 +201,20 @@ class Headers:
 
 
 class ReachedHeaders(Struct):
-    """What includes lead to, whatever other texts there are."""
+    """The headers that some includes name, and the names and directories that decided it."""
 
     headers: Headers
     rendered: frozenset[str]
     files: dict[str, HeaderFile] = field(default_factory=dict)
     """By name, those outside the project too."""
     directories: set[str] = field(default_factory=set)
+    """Directories of the copy that `..` of an include passes through."""
     probed: set[str] = field(default_factory=set)
     external: set[str] = field(default_factory=set)
     sought: set[str] = field(default_factory=set)
+    """Names that headers outside the project ask for."""
     unknown: bool = False
+    """Whether an include was not followed, so that `external` is incomplete."""
     notes: dict[tuple[HeaderFile | None, str, str, str], bool] = field(default_factory=dict)
     queue: list[HeaderFile] = field(default_factory=list)
     """Files whose includes are still to be found."""
@@ -272,10 +277,9 @@ class ReachedHeaders(Struct):
         `probed`. Return whether a root has one, or the source's directory a rendered one."""
         is_resolved = False
         is_rendered = include.quoted and include.name in self.rendered
-        source_directories = {root.name for root in self.headers.roots if root.quoted_only}
         for tree, directory, disk_directory in self.headers.list_candidates(include, includer):
             # A generated header lies beside the source: no file of its name is looked for there.
-            if is_rendered and directory in source_directories:
+            if is_rendered and directory in self.headers.source_directories:
                 return True
             path = f"{disk_directory}/{include.name}"
             name = posixpath.normpath(f"{directory}/{include.name}")
@@ -335,7 +339,7 @@ class ReachedHeaders(Struct):
 
 
 class _ClosureSearch(ReachedHeaders):
-    """A search in progress: what was reached, and what texts with computed includes can name."""
+    """A search in progress. An include is computed if macros make the name of its header."""
 
     is_computed: bool = False
     """Whether macros make a name in a text of the project."""

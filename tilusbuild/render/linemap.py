@@ -3,9 +3,9 @@
 It is built when there is a message to locate, from a second rendering that carries, inside the
 text, where each piece comes from. Marks are written into the templates' own text before they are
 compiled: one where a piece of text starts and at each of its lines, and a pair around each `{{ }}`,
-include and call, so that the text of a macro has its callers. A text that a template holds, as of a
-macro, has its marks aside (`MarkedText`): filters, tests, comparisons and functions do not see
-them, so a marked rendering takes the branches of the plain one. The map trusts only lines that
+include and call, so that the text of a macro has its callers. The value of a macro's call, for one,
+is a `MarkedText`: filters, tests, comparisons and functions see it without its marks, so a marked
+rendering takes the branches of the plain one. The map trusts only lines that
 equal the plain rendering without their marks: it is sometimes incomplete and never wrong.
 """
 
@@ -297,35 +297,30 @@ class _Marker(NodeTransformer):
     def __init__(self, template: int) -> None:
         self._template = template
 
-    def _make_text(self, text: str, line: int) -> nodes.TemplateData:
-        return nodes.TemplateData(text, lineno=line)
-
     def _format_mark(self, kind: str, line: int) -> str:
         return OPEN + f"{kind},{self._template},{line}".translate(_ENCODE) + CLOSE
 
     def _surround_with_marks(self, node: nodes.Stmt) -> list[nodes.Node]:
         """Return a statement that writes a text, between marks of its own line."""
         self.generic_visit(node)
-        push, pop = self._format_mark("p", node.lineno), POP
-        return [
-            nodes.Output([self._make_text(push, node.lineno)], lineno=node.lineno),
-            node,
-            nodes.Output([self._make_text(pop, node.lineno)], lineno=node.lineno),
-        ]
+        line = node.lineno
+        push = nodes.TemplateData(self._format_mark("p", line), lineno=line)
+        pop = nodes.TemplateData(POP, lineno=line)
+        return [nodes.Output([push], lineno=line), node, nodes.Output([pop], lineno=line)]
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802 - Jinja2's names
         """Mark each line of a template's text, and surround each expression."""
         self.generic_visit(node)
         children: list[nodes.Expr] = []
         for child in node.nodes:
+            line = child.lineno
             if isinstance(child, nodes.TemplateData):
-                lines = enumerate(_LINES.findall(child.data), child.lineno)
+                lines = enumerate(_LINES.findall(child.data), line)
                 marked = "".join(self._format_mark("s", number) + text for number, text in lines)
-                children.append(self._make_text(marked, child.lineno))
+                children.append(nodes.TemplateData(marked, lineno=line))
             else:
-                push = self._format_mark("p", child.lineno)
-                children += [self._make_text(push, child.lineno), child]
-                children.append(self._make_text(POP, child.lineno))
+                push = nodes.TemplateData(self._format_mark("p", line), lineno=line)
+                children += [push, child, nodes.TemplateData(POP, lineno=line)]
         node.nodes = children
         return node
 

@@ -3,8 +3,8 @@
 A scan finds every `#include`, `#import`, `#embed` and `__has_include` outside comments and strings,
 whatever the conditions around them. It is a function of the text alone, so it is remembered by the
 text's digest. Where compilers differ (a lone carriage return, a blank after a backslash, trigraphs)
-it takes what any of them sees. No macro is expanded: of a name that macros make it says only that
-there is one (`render/headers.py`).
+it takes what any of them sees. No macro is expanded: the scan says whether macros make a name, and
+not which (`render/headers.py`).
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ def find_inner_lines(text: str) -> set[int]:
     """Return the lines, counted from 1, that start within a comment, a raw string or a spliced
     line: a directive that is put before such a line would not be one."""
     # Blanks of the same length stand for each splice, so that what it joins is matched as one.
-    flat = SPLICE.sub(lambda m: " " * len(m[0]), text)
-    starts = [m.end() for m in re.finditer("\n", text)]
-    inside = {number for number, start in enumerate(starts, 2) if flat[start - 1] == " "}
+    flat = SPLICE.sub(lambda splice: " " * len(splice[0]), text)
+    # Where line 2 starts, line 3, and so on.
+    starts = [newline.end() for newline in re.finditer("\n", text)]
+    inner_lines = {number for number, start in enumerate(starts, 2) if flat[start - 1] == " "}
     for match in TOKENS.finditer("\n" + flat):
         if match["delimiter"] is not None or match[0].startswith("/*"):
             # The matched text has a newline in front: 1 less is the position in `text`.
             first, last = match.start() - 1, match.end() - 1
-            inside.update(number for number, start in enumerate(starts, 2) if first < start < last)
-    return inside
+            inner_lines |= {line for line, start in enumerate(starts, 2) if first < start < last}
+    return inner_lines
 
 
 class Include(NamedTuple):
@@ -82,18 +83,18 @@ _DIRECTIVE = re.compile(
     rf"^[^\S\n]*(?:\#|%:|\?\?=)[^\S\n]*({_WORDS})\b(.*)$",
     re.MULTILINE,
 )
-HEADER = r'(?:<([^>\n]+)>|"([^"\n]+)")'
-_PLAIN_NAME = re.compile(rf"[^\S\n]*{HEADER}")
-HAS = r"__has_(?:include(?:_next)?|embed)(?:__)?\b"
-ASKS = re.compile(HAS)
-HAS_PLAIN = re.compile(rf"{HAS}[^\S\n]*\(?[^\S\n]*{HEADER}")
-_DEFINED_HAS = re.compile(rf"\bdefined[^\S\n]*\(?[^\S\n]*{HAS}")
+_HEADER = r'(?:<([^>\n]+)>|"([^"\n]+)")'
+_PLAIN_NAME = re.compile(rf"[^\S\n]*{_HEADER}")
+_HAS = r"__has_(?:include(?:_next)?|embed)(?:__)?\b"
+_HAS_ANY = re.compile(_HAS)
+_HAS_PLAIN_NAME = re.compile(rf"{_HAS}[^\S\n]*\(?[^\S\n]*{_HEADER}")
+_DEFINED_HAS = re.compile(rf"\bdefined[^\S\n]*\(?[^\S\n]*{_HAS}")
 _ASSEMBLED = re.compile(r"incbin|\.include[^\S\n]*\\\"")
 """The assembler's directives, in strings: macros may stand between their parts."""
 _CLIMBS = re.compile(r"(?<!\.)\.\.(?!\.)")
 _NUMBERS = re.compile(r"\b\d[\w']*")
-_TRIGRAPH = re.compile(r"\?\?[=/'()!<>-]")
-_TRIGRAPHS = {f"??{a}": b for a, b in zip("=/'()!<>-", "#\\^[]|{}~", strict=True)}
+_TRIGRAPH = re.compile(r"\?\?([=/'()!<>-])")
+_TRIGRAPHS = dict(zip("=/'()!<>-", "#\\^[]|{}~", strict=True))
 
 
 def scan_text(text: str) -> Scan:
@@ -105,7 +106,9 @@ def scan_text(text: str) -> Scan:
     if "\r" in text:
         readings.append(text.replace("\r", "\n"))
     if "??" in text:
-        readings += [_TRIGRAPH.sub(lambda m: _TRIGRAPHS[m[0]], reading) for reading in readings]
+        readings += [
+            _TRIGRAPH.sub(lambda trigraph: _TRIGRAPHS[trigraph[1]], reading) for reading in readings
+        ]
     # gcc joins lines where a blank follows the backslash, and other compilers do not.
     has_blank = re.search(r"\\[ \t\f\v]+\n", text)
     spliced = [SPLICE.sub("", reading) for reading in readings]
@@ -149,32 +152,37 @@ def _scan_reading(text: str) -> Scan:
     """
     includes: dict[Include, None] = {}
     operands: dict[str, None] = {}
+
+    def add_include(header: re.Match[str], *, is_next: bool) -> None:
+        includes[Include(header[1] or header[2], header[2] is not None, is_next)] = None
+
     # The assembler reads the files of `.incbin` and `.include`. Macros may make their names.
     is_computed = _ASSEMBLED.search(text) is not None
     climbs = False
     for match in _find_directives(text):
-        directive, rest = match[1], match[2].strip()
-        is_next = "_next" in directive or "_next" in rest
+        directive, operand = match[1], match[2].strip()
+        is_next = "_next" in directive or "_next" in operand
+        has_parent = _CLIMBS.search(operand) is not None
         if directive not in ("define", "if", "elif"):
-            if header := _PLAIN_NAME.match(rest):
-                includes[Include(header[1] or header[2], header[2] is not None, is_next)] = None
-            elif re.search(r"[\w$]", rest):
-                operands[rest] = None
-                climbs |= _CLIMBS.search(rest) is not None
+            if header := _PLAIN_NAME.match(operand):
+                add_include(header, is_next=is_next)
+            elif re.search(r"[\w$]", operand):
+                operands[operand] = None
+                climbs |= has_parent
             continue
-        climbs |= _CLIMBS.search(rest) is not None
-        if "__has_" in rest:
-            for header in HAS_PLAIN.finditer(rest):
-                includes[Include(header[1] or header[2], header[2] is not None, is_next)] = None
+        climbs |= has_parent
+        if "__has_" in operand:
+            for header in _HAS_PLAIN_NAME.finditer(operand):
+                add_include(header, is_next=is_next)
             # `defined(__has_include)` asks for no name.
-            rest = _DEFINED_HAS.sub("0", rest)
+            computed_part = _DEFINED_HAS.sub("0", operand)
             # In a definition the words of a plain name may be the macro's parameters, so it counts
             # as computed.
             if directive != "define":
-                rest = HAS_PLAIN.sub("0", rest)
+                computed_part = _HAS_PLAIN_NAME.sub("0", computed_part)
             # `#define __has_include(x) 0` defines the word at the start, and does not use it.
             start = 1 if directive == "define" else 0
-            is_computed |= ASKS.search(rest, start) is not None
+            is_computed |= _HAS_ANY.search(computed_part, start) is not None
     return Scan(tuple(includes), is_computed or bool(operands), tuple(operands), climbs)
 
 

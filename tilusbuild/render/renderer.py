@@ -43,10 +43,8 @@ class Rendering(Struct, frozen=True):
 
 
 class Renderer:
-    """Renders the templates of the project in `root`. May be used from several threads at once.
-
-    `style` is how templates are read, and `with_style` returns a renderer with another one.
-    """
+    """Renders the templates of the project in `root`, which it reads as `style` says. May be used
+    from several threads at once."""
 
     def __init__(self, root: str, *, style: Style = DEFAULT_STYLE) -> None:
         self._loader = ProjectLoader(root, exact=not style.rendered)
@@ -85,23 +83,22 @@ class Renderer:
         try:
             return Rendering(self._loader.read_text(name), (name,), ())
         except NOT_USABLE as error:
-            raise self._explain_error(error, name, {}) from None
+            raise explain_error(error, name, {}, self._environment) from None
 
     def resolve_path(self, template: str) -> str:
         """Return the file of a template. Raises `InputError` for a name outside the project."""
         try:
             return self._loader.resolve_path(template)
         except NOT_USABLE as error:
-            raise self._explain_error(error, template, {}) from None
+            raise explain_error(error, template, {}, self._environment) from None
 
     @property
     def sightings(self) -> Mapping[str, DeviceStamp]:
-        """Every template that was asked for, by path, as it was before it was read."""
+        """The stamp of every template that was asked for, by path, from before it was read."""
         stamps = dict(self._loader.sightings)
         for renderer in self._styled.values():
             for path, stamp in renderer.sightings.items():
-                # The stamp that is there stays: any change since the file was first read shows in
-                # it.
+                # If two styles have read a file, its first stamp shows a change in between.
                 stamps.setdefault(path, stamp)
         return stamps
 
@@ -129,11 +126,6 @@ class Renderer:
         except TilusbuildError:
             marked = ""
         return build_line_map(marked, text, self._marking.names, self._loader.read_text)
-
-    def _explain_error(
-        self, error: Exception, template: str, context: Mapping[str, Any]
-    ) -> Exception:
-        return explain_error(error, template, context, self._environment)
 
 
 def render_text(
