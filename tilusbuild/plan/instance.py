@@ -97,11 +97,6 @@ class InstanceSpec(Struct, frozen=True, eq=False):
         """Return whether its program joins objects, which are planned before it."""
         return isinstance(self.owner, LinkScript)
 
-    @property
-    def style(self) -> Style:
-        """Return how its templates are read."""
-        return read_style(self.owner)
-
     def merge_values(self, schedule: Schedule) -> dict[str, Value]:
         """Return constants, parameters and derived values, by name."""
         return {**self.params, **schedule.values}

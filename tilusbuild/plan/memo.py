@@ -21,7 +21,7 @@ from functools import cache
 
 from msgspec import Struct, field
 
-from tilusbuild.plan.instance import InstanceSpec, PlanInputs, ScriptReader
+from tilusbuild.plan.instance import InstanceSpec, PlanInputs, ScriptReader, read_style
 from tilusbuild.plan.rendering import ReadsCollector, RenderedProgram, find_closure, render_program
 from tilusbuild.plan.spaces import SpaceCache
 from tilusbuild.render.closure import Closure
@@ -249,7 +249,7 @@ def format_fixed_facts(spec: InstanceSpec, sources: ScriptReader) -> str:
     expressions = [] if launch is None else [expr for _, group in launch.lines for expr in group]
     roots = tuple((root.name, root.quoted_only) for root in sources.headers(owner.template).roots)
     parts = (
-        (spec.script, owner.template, spec.style, owner.kernel, owner.entry, owner.form),
+        (spec.script, owner.template, read_style(owner), owner.kernel, owner.entry, owner.form),
         (spec.target, spec.valued.target_names, spec.params, spec.parameters, spec.derived),
         (spec.signature, spec.signature.format_text()),
         (launch, [expression.canonical for expression in expressions]),

@@ -21,7 +21,6 @@ from tilusbuild.expr import Value
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import (
     InstanceSpec,
-    PlanInputs,
     PlannedInstance,
     ScriptReader,
     choose_pipeline,
@@ -191,7 +190,8 @@ class Planner(Struct):
         schedules: Schedules,
         default: Schedule | None,
     ) -> PlannedInstance:
-        """Return an instance with the hashes of its programs, rendered or remembered."""
+        """Return an instance with the hashes of its programs, rendered or remembered. Raises
+        `InputError`."""
         numbers = tuple(schedules.indices)
         # A link also depends on libraries on the disk. The memo has no digests of them, so it could
         # not see that one has changed.
@@ -203,7 +203,25 @@ class Planner(Struct):
                 reads.add_program(render_program(spec, sources, point)).hash for point in schedules
             )
             inputs = reads.collect_inputs(spec, sources)
-        return make_planned_instance(spec, sources, numbers, default, programs, inputs)
+        script_txt = identity.format_script_text(
+            script=spec.script,
+            params=spec.params,
+            target=spec.target.name,
+            arch=spec.target.arch,
+            signature=spec.signature.format_text().splitlines(),
+            programs=zip(numbers, programs, strict=True),
+        )
+        default_number = None if default is None else default.index
+        return PlannedInstance(
+            spec=spec,
+            sources=sources,
+            schedules=numbers,
+            default=default_number if default_number in numbers else None,
+            programs=programs,
+            inputs=inputs,
+            script_txt=script_txt,
+            hash=sha256_text(script_txt),
+        )
 
     def record_objects(self, instance: PlannedInstance, schedules: Sequence[Schedule]) -> None:
         """Append an instance's programs to `objects`, for the library that links them."""
@@ -295,41 +313,6 @@ def add_numbers(space: Space, schedules: Schedules, numbers: set[int] | None) ->
     if numbers is None or numbers <= {*schedules.indices}:
         return schedules
     return space.take_points(sorted({*schedules.indices, *numbers}))
-
-
-def make_planned_instance(
-    spec: InstanceSpec,
-    sources: ScriptReader,
-    schedules: tuple[int, ...],
-    default: Schedule | None,
-    programs: tuple[str, ...],
-    inputs: PlanInputs,
-) -> PlannedInstance:
-    """Return a planned instance.
-
-    `schedules` are indices into the instance's space; `programs` are the program hash of each. A
-    `default` that is not among them is dropped.
-    """
-    script_txt = identity.format_script_text(
-        script=spec.script,
-        params=spec.params,
-        target=spec.target.name,
-        arch=spec.target.arch,
-        signature=spec.signature.format_text().splitlines(),
-        programs=zip(schedules, programs, strict=False),
-    )
-    digest = sha256_text(script_txt)
-    is_planned = default is not None and default.index in schedules
-    return PlannedInstance(
-        spec=spec,
-        sources=sources,
-        schedules=schedules,
-        default=default.index if default is not None and is_planned else None,
-        programs=programs,
-        inputs=inputs,
-        script_txt=script_txt,
-        hash=digest,
-    )
 
 
 class ProgramJob(Struct, frozen=True):

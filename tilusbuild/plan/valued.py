@@ -265,24 +265,21 @@ class Grouping(Struct):
         try:
             space = Space(spec)
             if space.count > MAX_KERNELS:
-                raise self._make_error(
-                    f"{space.count} schedules would be one translation unit, more than"
-                    f" {MAX_KERNELS}",
+                message = f"{space.count} schedules would be one translation unit, more than"
+                hint = (
                     "name more parameters in group: schedules that differ in one of these are"
-                    " compiled apart",
+                    " compiled apart"
                 )
+                raise InputError(Diagnostic(f"{message} {MAX_KERNELS}", self.place, hint))
             points: list[Schedule] = list(space)
         except SpaceError as error:
-            raise self._make_error(error.message, error.hint) from None
+            raise InputError(Diagnostic(error.message, self.place, error.hint)) from None
         # Two schedules may name one kernel, which is instantiated once: a dict drops the second.
         names: dict[str, None] = {}
         for point in points:
             values_of_point = {**self.params, **point.values}
             names.update(dict.fromkeys(self.valued.name_kernels(values_of_point)))
         return tuple(names)
-
-    def _make_error(self, message: str, hint: str | None) -> InputError:
-        return InputError(Diagnostic(message, self.place, hint))
 
     def explain_undefined(self, error: UndefinedVariableError) -> InputError:
         """Return `error`, with a hint if its name is a parameter or a derived value: the template
