@@ -105,7 +105,9 @@ def pack_values(values: Sequence[Value]) -> Any:
     kinds = {type(value) for value in values}
     if kinds == {int}:
         return np.array(values, dtype=np.int64)
-    if len(kinds) == 1:
+    # NumPy would drop NULs at the end of a text.
+    ends_in_nul = kinds == {str} and any(str(value).endswith("\0") for value in values)
+    if len(kinds) == 1 and not ends_in_nul:
         return np.array(values)
     # NumPy would make one type of several: 1 and "a" become texts, 1 and True integers.
     array = np.empty(len(values), dtype=object)
@@ -274,8 +276,11 @@ def union_marks(*marks: Any) -> Any:
 
 
 def make_constant_column(value: Value) -> Column:
-    """Return a column with the same value for all points."""
-    data = np.asarray(value)
+    """Return a column with the same value for all points. Raises `UnprovenError` for a text that
+    ends in NUL."""
+    data = pack_values((value,)).reshape(())
+    if data.dtype.kind not in KINDS:
+        raise UnprovenError
     low, high = (int(value), int(value)) if isinstance(value, int) else (0, 1)
     return Column(KINDS[data.dtype.kind], data, low, high)
 
