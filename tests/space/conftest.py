@@ -20,8 +20,3 @@ def both_ways(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.param == "arrays":
             patch.setattr(few, "MAX_COMBINATIONS", 0)
         yield
-
-
-@pytest.fixture
-def arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(few, "MAX_COMBINATIONS", 0)

@@ -73,14 +73,11 @@ def test_indexing_beyond_the_space() -> None:
         Space(make_spec({"a": [1, 2]}))[2]
 
 
-@pytest.mark.parametrize("size", [1290, 1291])
-def test_ranks_at_the_end_of_32_bits(size: int) -> None:
-    rules = {"a": f"a == {size - 1}", "b": "b == a", "c": "c == b or c == b - 1"}
-    space = Space(make_spec(dict.fromkeys("abc", range(size)), rules))
-    points = [tuple(schedule.values.values()) for schedule in space]
-    assert points == [(size - 1, size - 1, size - 2), (size - 1,) * 3]
-    assert space.complete_point({"c": size - 1}).index == 1
-    assert space.take_points([1])[0] == space[1]
+def test_ranks_at_the_end_of_32_bits() -> None:
+    rules = {"a": "a == 1289", "b": "b == a", "c": "c == b or c == b - 1"}
+    space = Space(make_spec(dict.fromkeys("abc", range(1290)), rules))
+    assert [tuple(point.values.values())[1:] for point in space] == [(1289, 1288), (1289, 1289)]
+    assert space.complete_point({"c": 1289}) == space[1]
 
 
 def test_a_space_beyond_64_bits_is_counted_indexed_and_sampled() -> None:

@@ -167,9 +167,8 @@ PUBLISHED = {f.__name__: f for f in (dedispersion, microhh, hotspot, gemm)}
 
 def place_of(space: Space, values: Mapping[str, Value]) -> int | None:
     """The place of the point with these parameters; None if it is not valid."""
-    names = [name for parameter in space.spec.parameters for name in parameter.names]
     try:
-        return space.complete_point({name: values[name] for name in names}).index
+        return space.complete_point({n: values[n] for n in space.spec.parameter_names}).index
     except SpaceError:
         return None
 

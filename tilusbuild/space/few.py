@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
 
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.space.model import Model, Rule
@@ -58,14 +57,14 @@ def find_removing_rules(model: Model) -> tuple[int, ...]:
     positions = []
     for digits in itertools.product(*(range(domain.declared) for domain in model.domains)):
         try:
-            failing = [rule.position for rule in _find_failing_rules(model, digits)]
+            failing = _find_failing_rules(model, digits)
         except ExprError:
             failing = []
-        first = min((*failing, *model.never), default=KEPT)
-        # A false condition has the position -1, which is also `KEPT`. Only the first is in
-        # `failing`.
-        is_conditional = first < 0 and bool(failing)
-        positions.append(CONDITIONAL if is_conditional else first)
+        if any(rule.pinned_parameter is not None for rule in failing):
+            positions.append(CONDITIONAL)
+        else:
+            failing_positions = [rule.position for rule in failing]
+            positions.append(min((*failing_positions, *model.never), default=KEPT))
     return tuple(positions)
 
 
@@ -104,13 +103,9 @@ class SmallSpace:
     def __len__(self) -> int:
         return len(self._points)
 
-    @cached_property
-    def _index_of(self) -> dict[Digits, int]:
-        return {digits: index for index, digits in enumerate(self._points)}
-
     def index_of(self, digits: Iterable[int]) -> int:
         """Return the index of a point."""
-        return self._index_of[tuple(digits)]
+        return self._points.index(tuple(digits))
 
     def make_columns(self, indices: Iterable[int]) -> dict[str, list[Value]] | None:
         """Return the values of the points with these indices, by name.

@@ -42,9 +42,10 @@ class BudgetError(Exception):
 
 
 class _PartialPoints(Struct):
-    """Partial points: their ranks so far, the columns that later rules need, and marks.
+    """Partial points: the rank of each so far, and columns by name that later rules need.
 
-    `fault` is 0, or the number (from 1) of the first rule that has no value at the point.
+    `invalid` has, by name, a mask of the points at which a column has no value. `fault` is, for
+    each point, 0 or the number (from 1) of the first rule without a value there; None: all 0.
     """
 
     rank: Any
@@ -130,7 +131,9 @@ class Join:
         many points. Raises `BudgetError` after `budget` combinations, and for too many points.
         """
         self._check_work(budget)
-        blocks, count = [np.array([], dtype=self._rank_type)], 0
+        # With an empty block the ranks of no point have a type, too.
+        rank_blocks = [np.array([], dtype=self._rank_type)]
+        count = 0
         for points in self._join_remaining(0, self._start_points(), budget):
             count += len(points)
             if count > MAX_POINTS and budget is not None:
@@ -141,8 +144,8 @@ class Join:
                     " rules connect, cannot be enumerated",
                     hint="add a restriction, or take values away",
                 )
-            blocks.append(points.rank)
-        ranks = np.concatenate(blocks)
+            rank_blocks.append(points.rank)
+        ranks = np.concatenate(rank_blocks)
         # The join adds the members in another order, so the ranks come unsorted.
         ranks.sort()
         return ranks
@@ -151,9 +154,9 @@ class Join:
         """Return the number of points that no rule excludes.
 
         The join cannot list points afterwards. A rule without a value at a point does not exclude
-        the point. A condition without a value excludes the pinned row (the `else`) only.
-        With `strict`, such a point raises `SpaceError`, as in `list_ranks`, unless another rule
-        excludes it. Raises `BudgetError` after `budget` combinations.
+        the point. A condition without a value excludes the pinned row (the `else`) only. With
+        `strict`, raises `SpaceError` for a point at which a rule has no value, unless another rule
+        excludes the point. Raises `BudgetError` after `budget` combinations.
         """
         self._check_work(budget)
         self._strict, self._counting = strict, True
@@ -178,35 +181,38 @@ class Join:
     ) -> Iterator[_PartialPoints]:
         """Join the members from `depth` on to `points`; yield blocks of complete points.
 
-        The combinations of each crossing are added to `examined`.
-        Raises `BudgetError`, and `SpaceError` for a marked point if the join is strict.
+        Adds the combinations of each crossing to `examined`. Raises `BudgetError` if these are more
+        than `budget`, and `SpaceError` for a marked point if the join is strict.
         """
         if depth == len(self._levels):
             if self._strict and points.fault is not None and points.fault.any():
                 raise self._first_rule_error(points)
             yield points
             return
-        width = len(self._model.domains[self._levels[depth].position].rows)
-        # A block of this many partial points has about `BLOCK` combinations with the next values.
-        step = max(1, BLOCK // width)
+        level = self._levels[depth]
+        row_count = len(self._model.domains[level.position].rows)
+        # So many partial points have about `BLOCK` combinations with the rows of the next member.
+        step = max(1, BLOCK // row_count)
         for start in range(0, len(points), step):
             block = points if len(points) <= step else _slice_points(points, start, start + step)
-            self.examined += len(block) * width
+            self.examined += len(block) * row_count
             if budget is not None and self.examined > budget:
                 raise BudgetError
-            crossed = self._cross_level(self._levels[depth], block, width)
+            crossed = self._cross_level(level, block, row_count)
             # Depth first: the other blocks of this level wait, and take no memory.
             if len(crossed):
                 yield from self._join_remaining(depth + 1, crossed, budget)
 
-    def _cross_level(self, level: JoinLevel, points: _PartialPoints, width: int) -> _PartialPoints:
-        """Return the points crossed with one more parameter's values, without those that the rules
-        of the level exclude.
+    def _cross_level(
+        self, level: JoinLevel, points: _PartialPoints, row_count: int
+    ) -> _PartialPoints:
+        """Return the points crossed with the rows of one more parameter, without those that the
+        rules of the level exclude.
 
         A point at which a rule has no value stays, marked in `fault`. At the last level of a count
         only the number of the points is right, unless a marked one is an error.
         """
-        shape = (len(points), width)
+        shape = (len(points), row_count)
         columns = {name: column[:, None] for name, column in points.columns.items()}
         invalid = {name: mask[:, None] for name, mask in points.invalid.items()}
         # Partial points are the first axis, and the values of the new parameter the second one.
@@ -218,7 +224,9 @@ class Join:
             if marks is not None:
                 invalid[derived.name] = marks
         holds: Any = None
-        fault = None if points.fault is None else np.repeat(points.fault[:, None], width, axis=1)
+        fault = (
+            None if points.fault is None else np.repeat(points.fault[:, None], row_count, axis=1)
+        )
         for rule in level.rules:
             rule_holds, marks = self._apply_rule(rule, columns, invalid)
             if marks is not None:
@@ -228,7 +236,7 @@ class Join:
                 rule_number = np.int32(1 + self._rules.index(rule))
                 fault = np.where((fault == 0) & marks, rule_number, fault)
             holds = rule_holds if holds is None else holds & rule_holds
-        if shape[0] * width * level.ahead > WORTH_BOUNDING:
+        if len(points) * row_count * level.ahead > WORTH_BOUNDING:
             for rule in level.partial:
                 possible = self._find_possible(rule, columns)
                 if possible is not None:
@@ -244,7 +252,8 @@ class Join:
     def _apply_rule(
         self, rule: Rule, columns: Mapping[str, Any], invalid: Mapping[str, Any]
     ) -> tuple[Any, Any]:
-        """Return which points a rule keeps, and which of them have no value of it (or None)."""
+        """Return a mask of the points that a rule keeps, and one of the points at which it has no
+        value; None for the second if there are no such points."""
         needed = {name: columns[name] for name in rule.expr.names}
         values, marks = evaluate_columns(rule.expr, needed, invalid)
         kept_unevaluated = marks
@@ -293,32 +302,34 @@ class Join:
         invalid: Mapping[str, Any],
         fault: Any,
     ) -> _PartialPoints:
-        """Return the points for which `holds`, with the columns that later levels need."""
-        if holds is None:
-            survivors = np.arange(shape[0] * shape[1], dtype=np.int64)
-        else:
-            survivors = np.flatnonzero(np.broadcast_to(holds, shape))
-        parent = survivors // shape[1]
-        digit = survivors - parent * shape[1]
+        """Return the points at which `holds` is true, with the columns that later levels need.
+
+        All arrays broadcast to `shape`: the partial points × the rows of the new parameter.
+        """
+        point_count, row_count = shape
+        survivors = np.flatnonzero(np.broadcast_to(True if holds is None else holds, shape))
+        # The two indices of each survivor in an array of this shape.
+        parents = survivors // row_count
+        digits = survivors - parents * row_count
 
         def take_survivors(array: Any) -> Any:
-            """Return the elements of a (partial points × values) array at the survivors."""
+            """Return the elements of an array at the survivors."""
             # An array that depends on one axis only has the length 1 on the other.
-            rows = parent if array.shape[0] > 1 or shape[0] == 1 else 0
-            columns = digit if array.shape[1] > 1 or shape[1] == 1 else 0
-            return array[rows, columns]
+            point_indices = parents if array.shape[0] == point_count else 0
+            row_indices = digits if array.shape[1] == row_count else 0
+            return array[point_indices, row_indices]
 
         radix, _ = self._radix[level.position]
-        rank_increase = digit.astype(self._rank_type, copy=False) * radix
+        rank_increase = digits.astype(self._rank_type, copy=False) * radix
         return _PartialPoints(
-            points.rank[parent] + rank_increase,
+            points.rank[parents] + rank_increase,
             {name: take_survivors(columns[name]) for name in level.keep},
             {
                 name: take_survivors(np.broadcast_to(invalid[name], shape))
                 for name in level.keep
                 if name in invalid
             },
-            None if fault is None else fault[parent, digit],
+            None if fault is None else fault[parents, digits],
         )
 
     def _first_rule_error(self, points: _PartialPoints) -> SpaceError:

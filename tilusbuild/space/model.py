@@ -162,8 +162,9 @@ def _make_domain(parameter: Parameter) -> Domain:
     if not parameter.values:
         raise SpaceError(f'the parameter "{title}" has no values', rule=title)
     rows, default, pinned = parameter.values, None, None
-    for row in (*rows, parameter.otherwise or (), parameter.default or ()):
-        _check_row(title, row)
+    for row in (*rows, parameter.otherwise, parameter.default):
+        if row is not None:
+            _check_row(title, row)
     # This domain has the declared rows only: the default and the `else` are looked for in it.
     declared_domain = Domain(parameter.names, rows)
     if parameter.default is not None:
@@ -246,7 +247,7 @@ def _list_expressions(spec: SpaceSpec) -> Iterator[tuple[str, str, Expr]]:
 
 
 def _fold_rule(name: str, expr: Expr, constants: Mapping[str, Value]) -> Expr:
-    """Return the expression with the constants in place. Raises `SpaceError`."""
+    """Return the expression with values in place of constants. Raises `SpaceError`."""
     try:
         return expr.substitute(constants)
     except ExprError as error:
@@ -256,8 +257,9 @@ def _fold_rule(name: str, expr: Expr, constants: Mapping[str, Value]) -> Expr:
 def _order_derived(
     spec: SpaceSpec, positions: Mapping[str, int]
 ) -> tuple[dict[str, Value], tuple[Derived, ...]]:
-    """Return the constants, with the derived values that are constant, and the other derived
-    values in the order of computation. Raises `SpaceError` for a cycle."""
+    """Return the values of all constants by name, and the derived values in the order of
+    computation. A derived value of constants alone is a constant. Raises `SpaceError` for a cycle,
+    and for a constant without a value."""
     exprs = dict(spec.derived)
     # Sorted, so that the order, and the cycle in a message, do not depend on the hashes of texts.
     graph = {name: sorted(expr.names & exprs.keys()) for name, expr in exprs.items()}

@@ -84,9 +84,11 @@ class PointCounter:
         """
         if any(position in restrictions for position in self._model.never):
             return 0
-        # Conditions, which have a negative position, always apply.
         rules = [
-            rule for rule in self._model.rules if rule.position < 0 or rule.position in restrictions
+            rule
+            for rule in self._model.rules
+            # A parameter's condition always applies.
+            if rule.pinned_parameter is not None or rule.position in restrictions
         ]
         counts: list[int] = []
         failures: list[SpaceError] = []

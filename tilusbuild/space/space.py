@@ -10,6 +10,7 @@ machine. `select_schedules` returns the schedules of a level: the default alone,
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from tilusbuild.space.component import Component
     from tilusbuild.space.open import OpenComponent
 
-
+# The numbers of valid points (None: not counted) and of all combinations.
 Size: TypeAlias = tuple[int | None, int]
 
 
@@ -69,8 +70,10 @@ class Space:
         self.spec = spec
         self._budget = budget
         # Without a known size the space is enumerated now, so that its mistakes are raised here.
-        self.size = size or (None if self._is_open else self._index_count, self._model.cartesian)
-        """The numbers of valid points (None: not counted) and of all combinations."""
+        if size is None:
+            count = None if self._is_open else self._index_count
+            size = count, self._model.cartesian
+        self.size = size
 
     @cached_property
     def _model(self) -> Model:
@@ -111,14 +114,12 @@ class Space:
     @cached_property
     def _component_of(self) -> Mapping[int, int]:
         """The index of the component of each parameter, by the parameter's position."""
-        return {
-            position: index
-            for index, part in enumerate(self._components)
-            for position in part.members
-        }
+        members = ((part.members, index) for index, part in enumerate(self._components))
+        return {position: index for positions, index in members for position in positions}
 
     @property
     def _index_count(self) -> int:
+        """The number of points; of an open space, where each combination has an index, of these."""
         if self._small is not None:
             return len(self._small)
         return math.prod(part.count for part in self._components)
@@ -179,16 +180,16 @@ class Space:
 
         Raises `SpaceError` if a derived value cannot be computed.
         """
-        numbers = indices if isinstance(indices, range) else list(indices)
+        sequence = indices if isinstance(indices, range) else list(indices)
         if self._small is not None:
-            columns = self._small.make_columns(numbers)
+            columns = self._small.make_columns(sequence)
             if columns is not None:
-                return Schedules(numbers, columns)
+                return Schedules(sequence, columns)
         from tilusbuild.space.columns import decode_columns
 
-        is_all = not self._is_open and numbers == range(self._index_count)
-        digits = self._decode_all() if is_all else self._decode_indices(numbers)
-        return Schedules(numbers, decode_columns(self._model, digits))
+        is_all = not self._is_open and sequence == range(self._index_count)
+        digits = self._decode_all() if is_all else self._decode_indices(sequence)
+        return Schedules(sequence, decode_columns(self._model, digits))
 
     def take_all(self) -> Schedules:
         """Return all points in order. Raises `SpaceError` if a derived value cannot be computed."""
@@ -200,16 +201,16 @@ class Space:
         The points of `include` are always among them. A larger `n` with the same seed returns all
         points of a smaller one. The result depends on the space and the arguments only.
         """
-        # A dict keeps the order of drawing, so that a larger sample contains each smaller one.
-        chosen = dict.fromkeys(list(dict.fromkeys(include))[:n])
-        indices = (
+        random_indices = (
             self._draw_indices(seed) if self._is_open else shuffle_range(self._index_count, seed)
         )
+        indices = itertools.chain(include, random_indices)
+        chosen: set[int] = set()
         while len(chosen) < n:
             index = next(indices, None)
             if index is None:
                 break
-            chosen[index] = None
+            chosen.add(index)
         return self.take_points(sorted(chosen))
 
     def _draw_indices(self, seed: int) -> Iterator[int]:
@@ -336,19 +337,18 @@ class Space:
             return self._small.index_of(digits[position] for position in range(len(digits)))
         # Each parameter in turn narrows the range of the points of its group. `total` is the number
         # of points of the space that have the digits so far.
-        ranges = [(0, part.count) for part in self._components]
+        lows = [0 for _ in self._components]
+        sizes = [part.count for part in self._components]
         total, rank = self._index_count, 0
         for position in range(len(digits)):
-            index = self._component_of[position]
-            low, high = ranges[index]
-            part = self._components[index]
-            bounds = part.find_range(position, low, digits[position])
+            group = self._component_of[position]
+            bounds = self._components[group].find_range(position, lows[group], digits[position])
             first, end = (int(bound) for bound in bounds)
             # The points of the other groups that go with each point of this one.
-            other_points = total // (high - low)
-            rank += (first - low) * other_points
-            total = other_points * (end - first)
-            ranges[index] = first, end
+            other_points = total // sizes[group]
+            rank += (first - lows[group]) * other_points
+            lows[group], sizes[group] = first, end - first
+            total = other_points * sizes[group]
         return rank
 
     def _decode_indices(self, indices: Sequence[int]) -> list[Any]:
@@ -367,19 +367,19 @@ class Space:
         counts = [part.count for part in self._components]
         remainder = np.array(indices, dtype=index_type)
         total = np.full(len(remainder), self._index_count, dtype=index_type)
-        low = [np.zeros(len(remainder), dtype=integer_type(count)) for count in counts]
-        size = [np.full(len(remainder), count, dtype=integer_type(count)) for count in counts]
+        lows = [np.zeros(len(remainder), dtype=integer_type(count)) for count in counts]
+        sizes = [np.full(len(remainder), count, dtype=integer_type(count)) for count in counts]
         columns = []
         for position, domain in enumerate(self._model.domains):
-            index = self._component_of[position]
-            part = self._components[index]
-            other_points = total // size[index]
-            row = remainder // other_points
-            digit = part.get_digit(position, low[index] + row.astype(integer_type(part.count)))
-            first, end = part.find_range(position, low[index], digit)
-            remainder = remainder - (first - low[index]) * other_points
-            low[index], size[index] = first, end - first
-            total = other_points * size[index]
+            group = self._component_of[position]
+            part = self._components[group]
+            other_points = total // sizes[group]
+            offset = (remainder // other_points).astype(integer_type(part.count))
+            digit = part.get_digit(position, lows[group] + offset)
+            first, end = part.find_range(position, lows[group], digit)
+            remainder = remainder - (first - lows[group]) * other_points
+            lows[group], sizes[group] = first, end - first
+            total = other_points * sizes[group]
             columns.append(digit.astype(smallest_row_type(len(domain.rows))))
         return columns
 
@@ -393,14 +393,15 @@ class Space:
         from tilusbuild.space.columns import smallest_row_type
 
         counts = [part.count for part in self._components]
-        # The product of the groups has all points, in the order of the groups.
-        indices = np.unravel_index(np.arange(self._index_count), counts) if counts else ()
+        # The product of the groups has all points, in the order of the groups: at each, the index
+        # of its point of each group.
+        group_indices = np.unravel_index(np.arange(self._index_count), counts) if counts else ()
         columns: list[Any] = [None] * len(self._model.domains)
-        for part, index in zip(self._components, indices, strict=True):
+        for part, indices in zip(self._components, group_indices, strict=True):
             for position in part.members:
-                kind = smallest_row_type(len(self._model.domains[position].rows))
+                row_type = smallest_row_type(len(self._model.domains[position].rows))
                 digits = part.get_digit(position, np.arange(part.count))
-                columns[position] = digits.astype(kind)[index]
+                columns[position] = digits.astype(row_type)[indices]
         # The points are in the space's order already if the members of the groups, one group after
         # the other, are ascending. A group with one point does not change the order.
         members = [
