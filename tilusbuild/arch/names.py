@@ -39,13 +39,13 @@ def parse_arch(name: str) -> Arch:
     if name == CPU.name:
         return CPU
     if name not in ARCHS:
-        raise ArchError(f'unknown architecture "{name}"', _suggest_name(name))
+        raise ArchError(f'unknown architecture "{name}"', _make_name_hint(name))
     return ARCHS[name]
 
 
-def _suggest_name(name: str) -> str | None:
-    """Return a hint for an unknown name: nvcc's spelling, the variants that exist, or all known
-    names."""
+def _make_name_hint(name: str) -> str | None:
+    """Return a hint for an unknown name: nvcc's spelling, the variants that exist, a similar name,
+    or all known numbers."""
     match = _OTHER_SPELLING.fullmatch(name.strip())
     if match is None:
         if name.strip().lower() == "native":
@@ -59,8 +59,8 @@ def _suggest_name(name: str) -> str | None:
     if base in ARCHS:
         variants = [arch.name for arch in ARCHS.values() if arch.number == int(number)]
         return f"there is {' and '.join(variants)}"
-    numbers = dict.fromkeys(str(arch.number) for arch in ARCHS.values())
-    return "known: " + ", ".join(f"sm_{n}" for n in numbers)
+    known_bases = dict.fromkeys(f"sm_{arch.number}" for arch in ARCHS.values())
+    return f"known: {', '.join(known_bases)}"
 
 
 def combine_limits(archs: Sequence[Arch]) -> Mapping[str, int]:
@@ -134,7 +134,7 @@ def find_local_archs() -> tuple[str, ...]:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         return ()
-    capabilities: set[int] = set()
+    capabilities: set[int] = set()  # 90 for a compute capability of 9.0
     count, gpu, major, minor = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
     if library.nvmlInit_v2():  # nvmlReturn_t: 0 is success, here and below
         return ()
@@ -147,10 +147,6 @@ def find_local_archs() -> tuple[str, ...]:
         if not library.nvmlDeviceGetCudaComputeCapability(gpu, *pointers):
             capabilities.add(10 * major.value + minor.value)
     library.nvmlShutdown()
-    names: list[str] = []
-    for capability in sorted(capabilities):
-        preferred_names = (f"sm_{capability}a", f"sm_{capability}")
-        known_name = next((name for name in preferred_names if name in ARCHS), None)
-        if known_name is not None:
-            names.append(known_name)
-    return tuple(names)
+    bases = (f"sm_{capability}" for capability in sorted(capabilities))
+    preferred_names = (f"{base}a" if f"{base}a" in ARCHS else base for base in bases)
+    return tuple(name for name in preferred_names if name in ARCHS)

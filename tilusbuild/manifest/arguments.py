@@ -15,6 +15,7 @@ _VARIABLE = r"^(::)?[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*$"
 
 
 def _check_variable(value: object) -> object:
+    """Return a boolean, or the name of a C++ variable. Raises `ValueFault`."""
     if isinstance(value, bool) or (isinstance(value, str) and re.fullmatch(_VARIABLE, value)):
         return value
     raise ValueFault(
@@ -23,13 +24,8 @@ def _check_variable(value: object) -> object:
     )
 
 
-VariableName = Annotated[
-    bool | Text,
-    Key(
-        before=_check_variable,
-        schema={"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": _VARIABLE}]},
-    ),
-]
+_VARIABLE_SCHEMA = {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": _VARIABLE}]}
+VariableName = Annotated[bool | Text, Key(before=_check_variable, schema=_VARIABLE_SCHEMA)]
 
 
 class Arg(Table, frozen=True):
@@ -107,7 +103,7 @@ class Arg(Table, frozen=True):
 
 def make_argument(name: str, arg: Arg) -> Argument:
     """Return the signature's argument for one of the manifest, checked without the others. Raises
-    `SignatureError`."""
+    `SignatureError`, and `ExprError` for an expression of a tensor map."""
     if arg.tensor_map is not None:
         return _make_tensor_map(name, arg, arg.tensor_map)
     # By value, so that a key that is written with its default is allowed.
@@ -115,7 +111,7 @@ def make_argument(name: str, arg: Arg) -> Argument:
         if getattr(arg, key) != default:
             message = f'"{key.replace("_", "-")}" is for tensor maps'
             raise SignatureError(message, hint=_MAP_HINT)
-    low, high = arg.bounds or (None, None)
+    low, high = arg.bounds or (None, None)  # None: any value
     return parse_argument(
         Argument(
             name,
@@ -133,11 +129,10 @@ def make_argument(name: str, arg: Arg) -> Argument:
     )
 
 
-_NUMBERS_OF_A_MAP = ("swizzle", "interleave", "l2_promotion")
 _TENSOR_MAP_DEFAULTS = {
     "box": None,
     "element_strides": None,
-    **dict.fromkeys(_NUMBERS_OF_A_MAP, 0),
+    **dict.fromkeys(("swizzle", "interleave", "l2_promotion"), 0),
     "oob_fill": "zero",
 }
 _MAP_HINT = 'as in { tensor-map = "a", box = [64, 32], swizzle = 128 }'

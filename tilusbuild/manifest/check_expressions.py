@@ -25,12 +25,7 @@ from tilusbuild.manifest.script_sections import list_expressions, parse_cached
 from tilusbuild.manifest.table import Table
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
 from tilusbuild.runtime.structs import is_struct
-from tilusbuild.signature import (
-    Argument,
-    SignatureError,
-    join_arguments,
-    parse_argument,
-)
+from tilusbuild.signature import Argument, SignatureError, join_arguments, parse_argument
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import ScriptSection
@@ -120,8 +115,11 @@ def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]
 def _list_table_sites(
     path: Path, table: Table | None, keys: Mapping[str, frozenset[str]]
 ) -> Iterator[_ExpressionSite]:
-    """Yield the expressions in these keys of a table, one by one where a key has several."""
-    for name, visible_sections in keys.items() if table is not None else ():
+    """Yield the expressions of a table that is at `path` of its script. `keys` has the visible
+    sections of each field that holds expressions."""
+    if table is None:
+        return
+    for name, visible_sections in keys.items():
         value, key_path = getattr(table, name), (*path, name.replace("_", "-"))
         if isinstance(value, tuple):
             for number, source in enumerate(value):
@@ -176,8 +174,8 @@ _NON_INTEGER_TYPES = FLOATS | {"bool", POINTER, TENSOR_MAP}
 def _check_expression(
     checks: Checks, path: Path, source: Value, scope: NameScope, visible_sections: frozenset[str]
 ) -> None:
-    """Report the mistakes of one expression: its syntax, and each unknown name. It may use
-    the names of `visible_sections`."""
+    """Report the mistakes of one expression: of syntax, and each name that is not in one of its
+    `visible_sections`."""
     try:
         parsed = parse_cached(source)
     except ExprError as error:
@@ -195,8 +193,8 @@ def _check_expression(
 
 
 def _locate_name(checks: Checks, path: Path, source: str, name: str) -> Place:
-    """Return the first place of a name in an expression; that of the expression if it is not
-    found."""
+    """Return the place of a name's first use in an expression; the expression's own place if its
+    text does not show the name."""
     pattern = r"\s*\.\s*".join(re.escape(part) for part in name.split("."))
     match = re.search(rf"(?<![\w.]){pattern}(?!\w)", source)
     # A name may be spelt otherwise in the text: Python normalizes identifiers (NFKC).
@@ -253,7 +251,7 @@ def _explain_name(
     visible_names = {
         declared for section in visible_sections for declared in scope.sections[section]
     }
-    hint = f'did you mean "{dotted_name}"?' if dotted_name else _suggest_name(name, visible_names)
+    hint = f'did you mean "{dotted_name}"?' if dotted_name else _make_name_hint(name, visible_names)
     return f'unknown name "{name}"', hint
 
 
@@ -271,12 +269,15 @@ def _explain_dotted_name(path: Path, name: str, scope: NameScope) -> _Problem | 
     if prefix == "resources" and path[-2:] != ("dispatch", "model"):
         return f'"{name}" is not known here', "only the model of [dispatch] sees resources"
     # The parser lets no other prefix through.
-    names = ARCH_NAMES if prefix == "arch" else RESOURCE_NAMES
-    known = [f"{prefix}.{attribute}" for attribute in names]
-    return None if name in known else (f'there is no "{name}"', _suggest_name(name, known))
+    attributes = ARCH_NAMES if prefix == "arch" else RESOURCE_NAMES
+    if rest in attributes:
+        return None
+    known = [f"{prefix}.{attribute}" for attribute in attributes]
+    return f'there is no "{name}"', _make_name_hint(name, known)
 
 
-def _suggest_name(name: str, known: Collection[str]) -> str | None:
+def _make_name_hint(name: str, known: Collection[str]) -> str | None:
+    """Return a hint with the known names that are near, or else with all of them."""
     return did_you_mean(name, known, max_listed=len(known))
 
 
@@ -305,7 +306,8 @@ def _check_arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
     # stand-in, and the rest is joined again.
     for _ in script.args:
         try:
-            join_arguments([replace(arg, name=n) for n, arg in arguments.items()], constants)
+            named = [replace(argument, name=name) for name, argument in arguments.items()]
+            join_arguments(named, constants)
             return
         except SignatureError as error:
             name = error.argument or ""
@@ -334,11 +336,14 @@ def _check_cycles(checks: Checks, path: Path, target: str, script: ScriptSection
     used_names: dict[str, frozenset[str]] = {}
     path_of_name: dict[str, Path] = {}
     for name, source in {**script.derived, **override.derived}.items():
-        used_names[name], path_of_name[name] = _parse_names(source), ("derived", name)
+        used_names[name] = _parse_names(source)
+        path_of_name[name] = ("derived", name)
     for key, parameter in {**script.space, **override.space}.items():
-        for name in split_linked_names(key) if parameter.when is not None else ():
+        if parameter.when is None:
+            continue
+        for name in split_linked_names(key):
             # Linked parameters are tuned together, so that each depends on all names of `when`.
-            used_names[name] = _parse_names(parameter.when or "")
+            used_names[name] = _parse_names(parameter.when)
             path_of_name[name] = ("space", key, "when")
     graph = {name: names & used_names.keys() for name, names in used_names.items()}
     # A cycle that is reported is cut, to find the next one.
@@ -364,6 +369,7 @@ def _find_cycle(graph: Mapping[str, frozenset[str]]) -> list[str]:
 
 
 def _parse_names(source: Value) -> frozenset[str]:
+    """Return the names in an expression; none of one that cannot be parsed."""
     try:
         return parse_cached(source).names
     except ExprError:

@@ -1,4 +1,4 @@
-"""Which names a manifest may declare: the types of the keys of its open tables."""
+"""The names that a manifest may declare: the types of the keys of its open tables."""
 
 import keyword
 import re
@@ -9,7 +9,7 @@ from tilusbuild.expr.tree import FUNCTIONS
 from tilusbuild.manifest.table import Key, ValueFault
 
 PACKAGE = "package:"
-"""What the name of a template of an installed package begins with; `PACKAGE/PATH` follows."""
+"""The prefix of a template in an installed package, as in `package:NAME/kernels/a.cu.j2`."""
 COSTS = ("model", "bytes", "flops")
 """The expressions of a script's `dispatch` that say what a call costs."""
 
@@ -25,12 +25,12 @@ RESERVED = FUNCTIONS.keys() | {
     *("caller", "cycler", "dict", "joiner", "kwargs", "lipsum", "loop", "namespace", "none"),
     *("range", "self", "super", "varargs", "true", "false"),
 }
-"""Names that a template or an expression already means something by."""
+"""Names that already have a meaning in templates or expressions."""
 
 _LETTERS = "a name is made of letters, digits and _"
 
 
-def _make_rule(pattern: re.Pattern[str], hint: str) -> Callable[[str], str]:
+def _make_check(pattern: re.Pattern[str], hint: str) -> Callable[[str], str]:
     """Return a function that returns a name of this pattern, and raises `ValueFault` for others."""
 
     def check_name(name: str) -> str:
@@ -41,7 +41,7 @@ def _make_rule(pattern: re.Pattern[str], hint: str) -> Callable[[str], str]:
     return check_name
 
 
-_check_letters = _make_rule(IDENTIFIER, f"{_LETTERS}, and does not start with a digit")
+_check_letters = _make_check(IDENTIFIER, f"{_LETTERS}, and does not start with a digit")
 
 
 def _check_identifier(name: str) -> str:
@@ -57,6 +57,7 @@ def _check_identifier(name: str) -> str:
 
 
 def _check_linked_names(key: str) -> str:
+    """Return a key that declares one or several parameters. Raises `ValueFault`."""
     for name in split_linked_names(key):
         _check_identifier(name)
     return key
@@ -64,16 +65,16 @@ def _check_linked_names(key: str) -> str:
 
 # A file name of the cache tree, and a word on the command line.
 TableName = Annotated[
-    str, Key(after=_make_rule(TABLE_NAME, f"{_LETTERS}, - and ., and does not start with - or ."))
+    str, Key(after=_make_check(TABLE_NAME, f"{_LETTERS}, - and ., and does not start with - or ."))
 ]
 FactName = Annotated[str, Key(after=_check_letters)]
 MacroName = Annotated[
-    str, Key(after=_make_rule(IDENTIFIER, f"{_LETTERS}; macros with arguments belong in a header"))
+    str, Key(after=_make_check(IDENTIFIER, f"{_LETTERS}; macros with arguments belong in a header"))
 ]
 # The header is put beside the source, so it cannot have the source's name, or a tool's.
 HeaderName = Annotated[
     str,
-    Key(after=_make_rule(_HEADER, "as in config.h: .h, .hh, .hpp, .cuh, .inc or .inl, and no /")),
+    Key(after=_make_check(_HEADER, "as in config.h: .h, .hh, .hpp, .cuh, .inc or .inl, and no /")),
 ]
 DeclaredName = Annotated[str, Key(after=_check_identifier)]
 """The name of an argument or a derived value."""

@@ -61,13 +61,8 @@ def _check_room_address(parts: "SplitResult") -> None:
 _SCHEMES = ("file", "http", "https")
 _ADDRESSES = "as in https://cache.example/kernels or file:///shared"
 
-Address = Annotated[
-    Text,
-    Key(
-        after=check_address,
-        schema={"type": "string", "pattern": "^[a-z][a-z0-9+.-]*://.+"},
-    ),
-]
+_ADDRESS_SCHEMA = {"type": "string", "pattern": "^[a-z][a-z0-9+.-]*://.+"}
+Address = Annotated[Text, Key(after=check_address, schema=_ADDRESS_SCHEMA)]
 
 
 def _check_share(value: object) -> float:

@@ -41,6 +41,7 @@ def check_value(value: object, kind: str = "a number, a string or a boolean") ->
 
 
 def _check_text(value: str) -> str:
+    """Return a text. Raises `ValueFault` for an empty one, and for one with a NUL."""
     if "\0" in value:
         raise ValueFault("must not hold a NUL character")
     if not value:
@@ -52,7 +53,7 @@ def _read_size(value: object) -> int:
     """Return the bytes of a number or of a text such as "1.5GiB". Raises `ValueFault`."""
     hint = 'write a number of bytes or a size such as "100MB" or "1.5GiB"'
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if type(value) is int:  # no boolean, which `isinstance` would take for an integer
+    if type(value) is int:  # `isinstance` would take a boolean for an integer
         size: float = value
     elif match and match.group(2) in _SIZE_UNITS:
         size = float(match.group(1)) * _SIZE_UNITS[match.group(2)]
@@ -94,6 +95,7 @@ def parse_duration(text: str) -> float:
 
 
 def _read_command_line(text: str, read: Callable[[object], _Number]) -> _Number:
+    """Return the value that `read` returns for a text. Raises `InputError` for its `ValueFault`."""
     try:
         return read(text)
     except ValueFault as error:
@@ -108,7 +110,7 @@ def reject_boolean(value: object) -> object:
 
 
 def wrap_single(value: object) -> object:
-    """Return an array for a text or an integer that may take the place of an array of one."""
+    """Return an array of one item for a text or an integer; any other value unchanged."""
     return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
@@ -117,38 +119,30 @@ Text = Annotated[str, Key(after=_check_text, schema={"type": "string", "minLengt
 
 VALUE_SCHEMA = {"type": ["boolean", "integer", "number", "string"]}
 AnyValue = Annotated[Value, Key(plain=check_value, schema=VALUE_SCHEMA)]
-ExprSource = Annotated[
-    Value,
-    Key(
-        plain=partial(check_value, kind="an expression in quotes, or a number"), schema=VALUE_SCHEMA
-    ),
-]
+_check_source = partial(check_value, kind="an expression in quotes, or a number")
+ExprSource = Annotated[Value, Key(plain=_check_source, schema=VALUE_SCHEMA)]
 """An expression as written: a string, or a constant."""
 
+
+def _make_quantity_key(
+    read: Callable[[object], float], number_schema: dict[str, object], pattern: str
+) -> Key:
+    """Return the key of a value that `read` takes: a number, or a text with units."""
+    text_schema = {"type": "string", "pattern": pattern}
+    return Key(plain=read, schema={"anyOf": [number_schema, text_schema]})
+
+
+_SIZE_PATTERN = r"^\d+(\.\d+)?\s*([kKMGT]?B|[KMGT]iB)?$"
 Size = Annotated[
-    int,
-    Key(
-        plain=_read_size,
-        schema={
-            "anyOf": [
-                {"type": "integer", "minimum": 1},
-                {"type": "string", "pattern": r"^\d+(\.\d+)?\s*([kKMGT]?B|[KMGT]iB)?$"},
-            ]
-        },
-    ),
+    int, _make_quantity_key(_read_size, {"type": "integer", "minimum": 1}, _SIZE_PATTERN)
 ]
 """Bytes. `kB MB GB TB` are powers of 1000, `KiB MiB GiB TiB` of 1024."""
 
+_DURATION_PATTERN = r"^(\d+(\.\d+)?\s*(ms|[smhd])\s*)+$"
 Duration = Annotated[
     float,
-    Key(
-        plain=_read_duration,
-        schema={
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
-                {"type": "string", "pattern": r"^(\d+(\.\d+)?\s*(ms|[smhd])\s*)+$"},
-            ]
-        },
+    _make_quantity_key(
+        _read_duration, {"type": "number", "exclusiveMinimum": 0}, _DURATION_PATTERN
     ),
 ]
 """Seconds."""
