@@ -181,13 +181,10 @@ class _Merge:
         except CorruptFileError as error:
             self._add_refusal(layout.INDEX, str(error))
             return
-        project_manifest, project_name = project or (None, None)
+        project_manifest, project_name = project or ("", None)
         for manifest, built in index.items():
             scripts = [script for script in built.scripts if self._copy_script(*script)]
-            if project_manifest is not None and built.name == project_name:
-                recorded_manifest = project_manifest
-            else:
-                recorded_manifest = manifest
+            recorded_manifest = project_manifest if built.name == project_name else manifest
             # `replace=False`: the scripts of builds in this cache stay. A later build of the
             # project replaces all.
             if scripts:

@@ -175,14 +175,15 @@ def write_script(
     """Create a script's directory, or update its files and links; a new one also gets
     `initial_files()`. Raises `CacheError`."""
     path = tree.script_path(directory, digest)
-    if not _is_up_to_date(path, files, links):
-        with (
-            tree.hold_locks(LockName("use", shared=True), LockName("script", digest)),
-            wrap_oserror(path),
-        ):
-            # An existing directory is updated in place, as it holds measurements.
-            if not _update_directory(tree, path, digest, files, links):
-                _make_directory(tree, path, digest, {**initial_files(), **files}, links)
+    if _is_up_to_date(path, files, links):
+        return
+    with (
+        tree.hold_locks(LockName("use", shared=True), LockName("script", digest)),
+        wrap_oserror(path),
+    ):
+        # An existing directory is updated in place, as it holds measurements.
+        if not _update_directory(tree, path, digest, files, links):
+            _make_directory(tree, path, digest, {**initial_files(), **files}, links)
 
 
 def _make_directory(

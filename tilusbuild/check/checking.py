@@ -185,7 +185,7 @@ def _read_cases(request: CheckRequest, script: Script) -> list[tuple[str, Case]]
     return [
         (path, case)
         for path, case in all_cases
-        if all(str(case.sizes.get(name)) == value for name, value in sizes.items())
+        if all(str(case.sizes.get(key)) == value for key, value in sizes.items())
     ]
 
 

@@ -281,7 +281,7 @@ def list_planned_scripts(
 
     Raises `PackageError` if a program is not built, or a script is not published with its programs.
     """
-    instances = [plan for plan in planned if _is_shipped(project.manifest, plan.script)]
+    instances = [item for item in planned if _is_shipped(project.manifest, item.script)]
     not_built = [
         f"{instance.script}/{index} {instance.target.name}"
         for instance in instances

@@ -111,20 +111,20 @@ def _find_path_problem(path: str) -> str | None:
 
 def _find_root_problem(parts: list[str]) -> str | None:
     """Return the reason why a path of these parts is below no root of a package; None if it is."""
-    root, below_root = parts[0], parts[1:]
+    root, *rest = parts
     list_class = find_list_class(root)
     if list_class is not None:
-        problem: str | None = list_class.find_path_problem(below_root)
+        problem: str | None = list_class.find_path_problem(rest)
         return problem
     other_roots = (layout.PROGRAMS, layout.INCLUDE, layout.TESTS)
     if root == layout.SCRIPTS:
-        if len(below_root) < 3 or not layout.is_script_directory(below_root[0]):
+        if len(rest) < 3 or not layout.is_script_directory(rest[0]):
             return "below scripts come a script's name, its hash and a file"
-        below_root = below_root[1:]
+        rest = rest[1:]  # without the script's name, as below the other roots
     elif root not in other_roots:
         names = ", ".join(other_roots[:-1])
         return f"it is not below {layout.SCRIPTS}, {names} or {other_roots[-1]}"
-    if len(below_root) < 2 or not layout.is_hash(below_root[0]):
+    if len(rest) < 2 or not layout.is_hash(rest[0]):
         return "a file is below a directory that is named by 64 hex digits"
     return None
 

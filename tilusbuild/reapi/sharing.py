@@ -62,10 +62,10 @@ class Sharing:
     def make_counts(self) -> Mapping[str, Any]:
         """Return the fields of `events.RemoteSummary` that count the workers' compiles; empty
         without any."""
-        counts = [executor.executed for _, executor in self._executors if executor is not None]
+        opened = [executor for _, executor in self._executors if executor is not None]
         # Executors that ran no command are left out: they sent the inputs of the probe only, which
         # are not those of the build.
-        counts = [count for count in counts if count.commands]
+        counts = [executor.executed for executor in opened if executor.executed.commands]
         if not counts:
             return {}
         return {

@@ -94,12 +94,14 @@ class HttpBackend:
             "timeout": Timeout(connect=settings.connect_timeout),
             "socket_options": _SOCKET_OPTIONS,
         }
-        self._pool = HTTPConnectionPool(*server, **options)
-        self._pool.ConnectionCls = _Connection
+        self._pool: HTTPConnectionPool
         if settings.scheme == "https":
             options["ssl_context"] = make_tls_context(settings)
             self._pool = HTTPSConnectionPool(*server, **options)
             self._pool.ConnectionCls = _SecureConnection
+        else:
+            self._pool = HTTPConnectionPool(*server, **options)
+            self._pool.ConnectionCls = _Connection
 
     def check_access(self, *, write: bool) -> str:
         with self._send_request("GET", "tilusbuild doctor"):
