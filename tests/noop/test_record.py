@@ -172,6 +172,7 @@ def test_keys_tell_commands_directories_and_settings_apart(tmp_path, monkeypatch
 
 HEAVY = (
     "argparse json pydantic jinja2 numpy rich watchdog tomllib tomli subprocess dataclasses typing"
+    " tree_sitter"
 )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.runtime.dtypes import DTYPES
-from tilusbuild.signature.reading import blank_comments, find_kernels, has_cpu_branch
+from tilusbuild.signature.reading import KernelSource, has_cpu_branch
 
 BATCHES = max(1, int(os.environ.get("TILUSBUILD_SIGNATURES", "120")) // 60)
 SPELLINGS = [
@@ -25,8 +25,9 @@ STUB = """\
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#define __global__
+#ifndef __CUDACC__
 #define __launch_bounds__(...)
+#endif
 #define BOUNDS(x)
 struct Other { int a[3]; };
 """
@@ -104,19 +105,25 @@ def c_type(dtype: str, *, is_pointer: bool, is_const: bool) -> str:
     return f"{'const ' * (is_const and is_pointer)}{of}{' *' * is_pointer}"
 
 
+COMPILERS = {
+    "g++": ("g++", "-fsyntax-only", "-D__global__="),
+    "nvcc": ("nvcc", "-x", "cu", "-cuda", "-o", os.devnull),
+}
+
+
 @pytest.mark.parametrize("seed", range(BATCHES))
-def test_what_is_read_is_what_a_compiler_takes(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiler", ["g++", pytest.param("nvcc", marks=pytest.mark.nvcc)])
+def test_what_is_read_is_what_a_compiler_takes(compiler: str, seed: int, tmp_path: Path) -> None:
     unit, read, sure = STUB, 0, 0
     for number in range(60):
         source = Source(random.Random(1000 * seed + number), number)
-        text = blank_comments(source.text, jinja=bool(number % 2))
-        assert len(text) == len(source.text)
-        (kernel,) = find_kernels(text)
+        (kernel,) = KernelSource(source.text, jinja=bool(number % 2)).kernels
         is_read = not kernel.problem and all(each.dtype for each in kernel.parameters)
         assert kernel.name == f"k{number}", source.text
         sure, read = sure + source.is_sure, read + is_read
         assert is_read == source.is_sure, (source.text, kernel)
-        unit += source.text
+        # A kernel of nvcc takes no reference.
+        unit += source.text if is_read or compiler == "g++" else ""
         if is_read:
             types = [
                 c_type(each.dtype, is_pointer=each.is_pointer, is_const=each.is_const)
@@ -129,7 +136,7 @@ def test_what_is_read_is_what_a_compiler_takes(seed: int, tmp_path: Path) -> Non
     # `volatile`, and `long` for `long long`, are the same bits.
     unit = unit.replace(STUB, STUB + SAME)
     (tmp_path / "unit.cc").write_text(unit)
-    command = ["g++", "-std=c++17", "-fsyntax-only", "-w", str(tmp_path / "unit.cc")]
+    command = [*COMPILERS[compiler], "-std=c++17", "-w", str(tmp_path / "unit.cc")]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[:3000]
     assert read > 30
@@ -146,6 +153,99 @@ template <class T> struct as<const volatile T> { using t = const typename as<T>:
 template <class T> struct as<T *> { using t = typename as<T>::t *; };
 template <class... A> void (*same(void (*)(A...)))(typename as<A>::t...);
 """
+
+
+K = """\
+extern "C" __global__ void k(const half *x, half *y, int n) {
+  if (n > 1) y[0] = x[0];
+}
+"""
+EXTERN = 'extern "C" '
+HEAD = K.split("{")[0].strip()
+ORDINARY = {
+    "a header": "#include <cuda_fp16.h>\n" + K,
+    "a macro with parameters": "#define MAX(a,b) ((a) > (b) ? (a) : (b))\n" + K,
+    "a condition": "#if __CUDA_ARCH__ >= 800\n#define A 1 > 0\n#endif\n" + K,
+    "a condition around it": "#if __CUDA_ARCH__ >= 800\n" + K + "#endif\n",
+    "a condition in it": K.replace("{", "{\n#if __CUDA_ARCH__ >= 800\n#endif"),
+    "halves of a block": K.replace("{", "{\n#if A\nif (n) {\n#else\nif (!n) {\n#endif\n}"),
+    "code that is off": f"#if 0\n{K.replace('half', 'float')}#else\n{K}#endif\n",
+    "a prototype": f"{HEAD};\n{K}",
+    "a prototype with an attribute": f"{HEAD} __attribute__((cold));\n{K}",
+    "a prototype without names": f"{HEAD.replace('*x', '*').replace(' n', '')};\n{K}",
+    "linkage of the prototype": f"{HEAD};\n{K.removeprefix(EXTERN)}",
+    "bounds": K.replace("void", "void __launch_bounds__(T * (2 + 1), 2)"),
+    "bounds before": K.replace("void", "__cluster_dims__(2, 1, 1) __maxnreg__(64) void"),
+    "attributes": K.replace("__global__", "[[maybe_unused]] __attribute__((noinline)) __global__"),
+    "strings": 'const char *s = "__global__ void z(int)";\n' + K,
+    "raw strings": 'const char *s = R"(__global__ void z(int n) {})";\n' + K,
+    "comments": f"// __global__ void z(int n) {{}}\n/* {K.replace(' k', ' q')} */\n" + K,
+    "a comment inside": K.replace("*x", "*x /* the ( input, */"),
+    "quotes": "int a = 1'000; char c = '\"';\n" + K,
+    "templates": "template <class T, int N = (3 > 2)> struct S { T x[N]; };\n" + K,
+    "a template after": K + "template <class T> __device__ T f(T a) { return a > 0 ? a : -a; }\n",
+    "specializations": "template <> __global__ void z<int>(int *x) {}\n" + K,
+    "operators": "struct A { bool operator>(const A &b) const; };\nconstexpr int a = 1 >> 2;\n" + K,
+    "a namespace before": "namespace a { int f(); }\n" + K,
+    "a block": f'extern "C" {{\n{K.removeprefix(EXTERN)}}}\n',
+    "a block for C": K.replace(EXTERN, '#ifdef A\nextern "C" {\n#endif\n')
+    + "#ifdef A\n}\n#endif\n",
+    "restrict": K.replace("*x", "*__restrict__ x"),
+    "restrict by a macro": "#define RESTRICT __restrict__\n" + K.replace("*x", "* RESTRICT x"),
+    "typedef": "typedef half T;\n" + K.replace("half", "T"),
+    "using": "using T = const half;\n" + K.replace("const half", "T"),
+    "a type by a macro": "#define T half\n" + K.replace("half", "T"),
+    "a default": K.replace("int n", "int n = MAX(1, 2)"),
+    "long macros": "#define BODY(x) do { \\\n  x; \\\n} while (0)\nDECLARE(foo)\n" + K,
+    "a launch": K + "void run() { k<<<dim3(1, 2), 3, 0, s>>>(x, y, n); }\n",
+    "assembly": K.replace("if", 'asm("{ mov.b32 %0, {%1,%2}; }" : "=r"(a) : "r"(b)); if'),
+    "a mark": "\ufeff" + K,
+    "other letters": "// größer 日本\n" + K,
+}
+IN_TEMPLATES = {
+    "tags that strip": "{%- if x -%}\n\n  " + K + "{%- endif -%}\n",
+    "raw": "{% raw %}\n" + K + "{% endraw %}\n",
+    "statements": "{% set a = 3 > 2 %}{% do f() %}\n{{ async.copy() }}\n" + K,
+    "loops": K.replace("if", "{% for i in r %} if (n) { {% break %}{% endfor %} {{ close }} if"),
+    "branches": "{% if a %}\nvoid f() {\n{% else %}\nvoid g() {\n{% endif %}\n}\n" + K,
+}
+
+
+@pytest.mark.parametrize("name", [*ORDINARY, *IN_TEMPLATES])
+def test_a_kernel_is_read_as_people_write_it(name: str) -> None:
+    for jinja in (True,) if name in IN_TEMPLATES else (False, True):
+        text = {**ORDINARY, **IN_TEMPLATES}[name]
+        (kernel,) = KernelSource(text, jinja=jinja).kernels
+        assert (kernel.name, kernel.problem) == ("k", "")
+        assert [(p.name, p.dtype, p.is_pointer, p.is_const) for p in kernel.parameters] == [
+            ("x", "f16", True, True),
+            ("y", "f16", True, False),
+            ("n", "i32", False, False),
+        ]
+        assert text.split("\n")[kernel.line - 1][kernel.column - 1 :].startswith("__global__")
+
+
+def test_a_hash_behind_a_brace_is_plain_where_nothing_is_rendered() -> None:
+    text = f"#define NAME(x) {{#x}}\n{K}#define OTHER(x) {{x #}}\n"
+    assert [kernel.name for kernel in KernelSource(text, jinja=False).kernels] == ["k"]
+    assert not KernelSource(text, jinja=True).kernels
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#ifndef REAL\n#define REAL float\n#endif\n__global__ void f(REAL x) {}",
+        "__global__ void f(float {{ more }} x) {}",
+        "__global__ void f({{ all }}) {}",
+        "__global__ void f(\n  {{ all }}\n) {}",
+        "template <class T> __global__ void f(T x) {}\ntypedef float T;",
+        "".join(f"#define A{i} A{i + 1} A{i + 1}\n" for i in range(60))
+        + "__global__ void f(A0 x) {}",
+    ],
+)
+def test_what_the_text_does_not_say_is_not_guessed(text: str) -> None:
+    (kernel,) = KernelSource(text, jinja=True).kernels
+    assert kernel.problem or not kernel.parameters[0].dtype
 
 
 @pytest.mark.parametrize(
@@ -167,13 +267,13 @@ template <class... A> void (*same(void (*)(A...)))(typename as<A>::t...);
     ],
 )
 def test_what_is_not_sure_is_not_read(text: str, name: str, problem: str) -> None:
-    kernel = find_kernels(blank_comments(text, jinja=True))[-1]
+    kernel = KernelSource(text, jinja=True).kernels[-1]
     assert kernel.name == name
     assert problem in kernel.problem
     assert bool(problem) == bool(kernel.problem)
 
 
 def test_a_branch_for_the_cpu() -> None:
-    assert has_cpu_branch('{% if target.kind == "cpu" %}')
+    assert has_cpu_branch('{% if target.kind == "cpu" %}{% endif %}')
     assert has_cpu_branch('{{ "a" if target.kind != "cuda" }}')
     assert not has_cpu_branch("{# target.kind #} int target.kind; {{ x }} // {% y %}")

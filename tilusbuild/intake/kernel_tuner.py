@@ -25,13 +25,7 @@ from tilusbuild.intake.builds import run_recorded
 from tilusbuild.intake.draft import KernelDraft, ManifestDraft, make_table_name, to_standard
 from tilusbuild.manifest.denied_flags import list_flag_problems
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.signature.reading import (
-    DeclaredKernel,
-    blank_comments,
-    find_aliases,
-    find_kernels,
-    read_parameter,
-)
+from tilusbuild.signature.reading import DeclaredKernel, KernelSource
 from tilusbuild.space.space import MAX_SCHEDULES
 
 _BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
@@ -77,7 +71,7 @@ class _CallReader(Struct):
         text = self._set_template(source)
         if text is None:
             return f"tunes {kernel.template}, which does not exist"
-        code = blank_comments(text, jinja=False)
+        code = KernelSource(text, jinja=False, aliases=_ELEMENT_TYPE_OF_VECTOR)
         declared = _find_declaration(code, kernel.kernel)
         if declared is None:
             name = kernel.kernel
@@ -309,25 +303,25 @@ _ELEMENT_TYPE_OF_VECTOR = {
 """The type of the elements, by the name of a vector: "unsigned int" for "uint4"."""
 
 
-def _find_declaration(text: str, name: str) -> tuple[str, DeclaredKernel] | None:
+def _find_declaration(source: KernelSource, name: str) -> tuple[str, DeclaredKernel] | None:
     """Find the `__global__` function `name`, such as "ns::f" or "f<float>", in a source. Return its
     name for `kernel` in a manifest and its declaration; None if there is none."""
     base_name, _, template_arguments = name.partition("<")
-    for kernel in find_kernels(text):
+    for kernel in source.kernels:
         if kernel.plain == base_name.rpartition("::")[2]:
             return (name if template_arguments else kernel.name), kernel
     return None
 
 
 def _add_arguments(
-    draft: ManifestDraft, kernel: KernelDraft, declaration: DeclaredKernel, text: str
+    draft: ManifestDraft, kernel: KernelDraft, declaration: DeclaredKernel, source: KernelSource
 ) -> None:
-    """Add the arguments that the source `text` declares. The size of each array is the kernel's
-    only integer argument, or 1 with a note. An array that the source assigns to is an output."""
-    aliases = {**_ELEMENT_TYPE_OF_VECTOR, **find_aliases(text)}
-    arguments = [read_parameter(p.text, aliases) for p in declaration.parameters]
+    """Add the arguments that the source declares. The size of each array is the kernel's only
+    integer argument, or 1 with a note. An array that the source assigns to is an output."""
+    arguments = declaration.parameters
     sizes = [a.name for a in arguments if a.dtype in ("i32", "i64") and not a.is_pointer]
     size = sizes[0] if len(sizes) == 1 else "1"
+    assigned_names = source.list_assigned_arrays()
     for argument in arguments:
         name, type_ = argument.name, argument.dtype
         if type_ in ("", "void") or not name:
@@ -339,9 +333,8 @@ def _add_arguments(
             continue
         # A kernel may only read through a pointer that is not const, so an output is one that the
         # source assigns to, as `c[i] += x`.
-        assignment = re.search(rf"\b{re.escape(name)}\s*\[[^;]*?\]\s*[-+*/|&^]?=[^=]", text)
         tensor = f"{type_}*[{size}]"
-        is_out = assignment is not None and not argument.is_const
+        is_out = name in assigned_names and not argument.is_const
         kernel.args[name] = {"type": tensor, "out": True} if is_out else tensor
     if size == "1" and any(argument.is_pointer for argument in arguments):
         draft.add_note(
@@ -350,33 +343,26 @@ def _add_arguments(
 
 
 def _add_constants(
-    draft: ManifestDraft, kernel: KernelDraft, names: Iterable[str], text: str
+    draft: ManifestDraft, kernel: KernelDraft, names: Iterable[str], source: KernelSource
 ) -> None:
     """Add the `__constant__` variables `names`, which a caller fills, as arguments. A caller may
     fill less than an array holds, so its size becomes an argument, too. An unknown name becomes a
     note."""
-    aliases = {**_ELEMENT_TYPE_OF_VECTOR, **find_aliases(text)}
     for name in names:
-        name_pattern = re.escape(name)
-        # Such as `__constant__ float filter[33 * 33];`. The lengths are bounded, because the source
-        # is not trusted.
-        match = re.search(
-            rf"__(?:constant|device)__([\w\s]{{1,200}})\b{name_pattern}\s{{0,20}}(\[[^;={{]{{0,500}}\])?"
-            r"\s{0,20}[;={]",
-            text,
-        )
-        type_ = read_parameter(f"{match[1]} {name}", aliases).dtype if match else ""
-        if match is None or not type_ or name in kernel.args:
+        variable = source.variables.get(name)
+        is_array = variable is not None and "[" in variable.text
+        # A pointer has no size to copy.
+        is_read = variable is not None and variable.dtype and variable.is_pointer == is_array
+        if variable is None or not is_read or name in kernel.args:
             draft.add_note(
                 f"{kernel.name}: no argument was found to fill {name}: declare it in args"
             )
             continue
-        declared_size = match[2]
-        if declared_size is None:
-            kernel.args[name] = {"type": type_, "constant": True}
+        if not is_array:
+            kernel.args[name] = {"type": variable.dtype, "constant": True}
             continue
         size = f"{name}_size"
         while size in kernel.args:
             size += "_"
-        kernel.args[name] = {"type": f"{type_}*[{size}]", "constant": True}
+        kernel.args[name] = {"type": f"{variable.dtype}*[{size}]", "constant": True}
         kernel.args[size] = {"type": "i32", "parameter": False}

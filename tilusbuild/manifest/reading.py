@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.arch.names import DEVICES, find_local_archs
 from tilusbuild.errors import Diagnostic, Place
@@ -25,8 +26,7 @@ from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.signature.reading import (
     DeclaredKernel,
     KernelParameter,
-    blank_comments,
-    find_kernels,
+    KernelSource,
     has_cpu_branch,
 )
 from tilusbuild.state.files import sha256_text
@@ -44,6 +44,8 @@ class TemplateReading(Struct, frozen=True):
     """Lines for `plan -v`."""
     digests: Mapping[str, str] = {}
     """A digest of the values from each template, by its path; of this machine's GPUs by ""."""
+    plain_digests: Mapping[str, str] = {}
+    """The same of each source that is not rendered."""
     sightings: Mapping[str, DeviceStamp] = {}
     """The stamp of each file, taken before it was read."""
     began: int = 0
@@ -54,7 +56,9 @@ class TemplateReading(Struct, frozen=True):
         of the values differs."""
         began = time.time_ns()
         new_stamps = {path: read_device_stamp(path) for path in self.sightings}
-        for path, digest in self.digests.items():
+        files = [(path, True, digest) for path, digest in self.digests.items()]
+        files += [(path, False, digest) for path, digest in self.plain_digests.items()]
+        for path, jinja, digest in files:
             stamp = self.sightings.get(path)
             # A file that was written just before the reading may change again with an equal stamp.
             is_unchanged = (
@@ -65,34 +69,28 @@ class TemplateReading(Struct, frozen=True):
             if is_unchanged:
                 continue
             # An edit of a template rarely changes its kernels and arguments: those are compared.
-            new_digest = _KernelTemplate(path).digest if path else _digest_machine_archs()
-            if new_digest != digest:
+            if (_KernelTemplate(path, jinja).digest if path else _digest_machine_archs()) != digest:
                 return None
-        return TemplateReading(self.notes, self.digests, new_stamps, began)
+        return replace(self, sightings=new_stamps, began=began)
 
 
 class _KernelTemplate:
     """A template, and what a manifest reads of it: its kernels, and whether it has code for cpu
     targets. `digest` is of these values."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, jinja: bool) -> None:
         self.shown = shorten_path(path)
-        self.text = try_read_text(path, "replace") or ""  # `check_files` says what is wrong
-        self.kernels = find_kernels(blank_comments(self.text, jinja=True))
-        self.has_cpu = has_cpu_branch(self.text)
+        text = try_read_text(path, "replace") or ""  # `check_files` says what is wrong
+        self.lines = text.split("\n")
+        self.kernels = KernelSource(text, jinja=jinja).kernels
+        self.has_cpu = jinja and has_cpu_branch(text)
         values = [(kernel.name, kernel.parameters, kernel.problem) for kernel in self.kernels]
         self.digest = sha256_text(repr((values, self.has_cpu)))
 
     def locate_kernel(self, kernel: DeclaredKernel) -> Place:
         """Return the place of a kernel's `__global__` in the template."""
-        line_start = self.text.rfind("\n", 0, kernel.start) + 1  # 0 in the first line
-        return Place(
-            self.shown,
-            line=self.text.count("\n", 0, line_start) + 1,
-            column=kernel.start - line_start + 1,
-            text=self.text[line_start:].partition("\n")[0],
-            width=len("__global__"),
-        )
+        text = self.lines[kernel.line - 1]
+        return Place(self.shown, kernel.line, kernel.column, text, width=len("__global__"))
 
 
 def _digest_machine_archs() -> str:
@@ -112,6 +110,7 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagn
     notes: list[str] = []
     problems: list[Diagnostic] = []
     digests: dict[str, str] = {}
+    plain_digests: dict[str, str] = {}
     stamps: dict[str, DeviceStamp] = {}
     has_cpu_branch_by_script: dict[str, bool] = {}
     if "project" not in data:
@@ -126,8 +125,9 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagn
         path = os.path.join(root, file)
         # The stamp is taken before the file is read: an edit in between shows as another stamp.
         stamps.setdefault(path, read_device_stamp(path))
-        template = _KernelTemplate(path)
-        digests[path] = template.digest
+        is_rendered = script.get("render") is not False
+        template = _KernelTemplate(path, is_rendered)
+        (digests if is_rendered else plain_digests)[path] = template.digest
         has_cpu_branch_by_script[name] = template.has_cpu
         if not {"entry", "library", "kernels"} & script.keys():
             problems += _complete_script(f"[script.{name}]", script, template, notes)
@@ -135,7 +135,7 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagn
         digests[""] = _digest_machine_archs()
         stamps |= {path: read_device_stamp(path) for path in DEVICES}
         notes.append(_add_targets(data, has_cpu_branch_by_script))
-    return TemplateReading(tuple(notes), digests, stamps, began), problems
+    return TemplateReading(tuple(notes), digests, plain_digests, stamps, began), problems
 
 
 def _add_targets(data: dict[str, Any], has_cpu_branch_by_script: Mapping[str, bool]) -> str:
@@ -195,7 +195,7 @@ def _complete_script(
         and parameter.name not in args.keys() - untyped_names
     ]
     # A name with template arguments says which instance of a C++ template is meant.
-    problem = "" if kernel_name and kernel.template else kernel.problem
+    problem = "" if kernel_name and kernel.is_template else kernel.problem
     hint = f"write args in {table}"
     if len({(declaration.name, declaration.parameters) for declaration in kernels}) > 1:
         lines = (f'"{item.plain}" in line {template.locate_kernel(item).line}' for item in kernels)

@@ -22,7 +22,8 @@ C_TYPES = {
     "nv_bfloat16": "bf16", "bool": "bool", "char": "i8", "signed char": "i8", "int8_t": "i8",
     "unsigned char": "u8", "uint8_t": "u8", "short": "i16", "int16_t": "i16",
     "unsigned short": "u16", "uint16_t": "u16", "int": "i32", "int32_t": "i32",
-    "unsigned int": "u32", "unsigned": "u32", "uint32_t": "u32", "long": "i64", "long long": "i64",
+    "unsigned int": "u32", "unsigned": "u32", "uint32_t": "u32", "uint": "u32", "ushort": "u16",
+    "ulong": "u64", "long": "i64", "long long": "i64",
     "int64_t": "i64", "size_t": "u64", "unsigned long": "u64", "unsigned long long": "u64",
     "uint64_t": "u64",
 }  # fmt: skip
