@@ -16,7 +16,7 @@ from tilusbuild.render.renderer import Renderer
         ('{{ "f8e8m0" | ctype }} {{ "f8e8m0" | bytes }}', "__nv_fp8_e8m0 1"),
         ('{{ "bf16" | bits }} {{ "f32" | bytes }}', "16 4"),
         ("{{ cdiv(7, 2) }} {{ 7 | align(4) }} {{ log2(64) }} {{ pow2(3) }}", "4 8 6 8"),
-        ("{{ min(3, 1, 2) }} {{ [3, 1] | max }} {{ gcd(12, 18) }}", "1 3 6"),
+        ("{{ min(3, true, 2) }} {{ [3, 1] | max }} {{ gcd(12, 18) }}", "1 3 6"),
         ("{{ 255 | hex }} {{ 1 | hex(4) }}", "0xff 0x0001"),
         ("{{ 64 is pow2 }} {{ 48 is pow2 }} {{ 48 is divisible(16) }}", "true false true"),
         ("{% for i in range(3) %}{{ i }}{{ ', ' if not loop.last }}{% endfor %}", "0, 1, 2"),

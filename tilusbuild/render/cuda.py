@@ -120,7 +120,9 @@ def _make_function(name: str) -> Callable[..., Any]:
             if not isinstance(value, (int, float)):
                 raise TemplateRuntimeError(f"{name} needs numbers, not {value!r:.60}")
         try:
-            return check_finite(check_result(CALLS[name](*values)))  # type: ignore[arg-type]
+            # `+` makes a number of a bool: `{{ min(true, 2) }}` is 1, and not `true`.
+            numbers = [+value for value in values]
+            return check_finite(check_result(CALLS[name](*numbers)))  # type: ignore[arg-type]
         except NoValueError as error:
             raise TemplateRuntimeError(f"{name}: {error}") from None
 
