@@ -63,8 +63,7 @@ def test_a_computed_include_takes_all_of_the_include_directories(project, roots)
     project.write(
         {
             "project/include/config.h": "", "project/include/..h": "", "project/include/.x": "",
-            "project/include/std/list": "",
-            "project/kernels/beside.h": "",
+            "project/include/std/list": "", "project/kernels/beside.h": "",
             "project/kernels/a.cu.j2": "",
             "project/include/.hidden/a.h": "",
             "project/include/cache/CACHEDIR.TAG": "",

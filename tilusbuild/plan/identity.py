@@ -1,8 +1,8 @@
 """The texts that a program and a script are known by; their sha256 are the directories' names.
 
-They are written for people first and never hold a time, a path outside the project, a host, a user
-or the order of work. Values print as in TOML. A line is added to these texts only with a new number
-in their first line, because each change of them makes every program another program.
+Both texts are written for people first. They never hold a time, a path outside the project, a host,
+a user or the order of work. Values print as in TOML. A line is added to the texts only with a new
+number in their first line, because each change of them makes every program another program.
 
 Text costs space and a little time, and buys that `sha256sum` checks a name and `diff` explains a
 change (docs/design-notes.md).

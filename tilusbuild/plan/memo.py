@@ -42,11 +42,11 @@ class InputsKey(Struct, frozen=True, array_like=True):
     """The inputs of programs that read the same templates and have the same includes."""
 
     templates: tuple[tuple[str, str], ...]
-    """Name and digest of each template asked for, the script's first; "": there was none."""
+    """Name and digest of each template asked for, the script's first; "" for a missing one."""
     sample: bytes
-    """The source of one of them, which need not be UTF-8."""
+    """The source of one of the programs, which need not be UTF-8."""
     closure: str
-    """The digest of its closure and of the headers beyond it, which the toolchain has."""
+    """The digest of the closure of `sample`, and of the toolchain's headers beyond it."""
 
 
 class KnownPrograms(Struct, array_like=True):
@@ -56,7 +56,7 @@ class KnownPrograms(Struct, array_like=True):
     """The digest of the instance's fixed facts and of our own code."""
     inputs: list[InputsKey] = field(default_factory=list)
     rows: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
-    """By the digest of a schedule's values: the program's hash, and the number of its inputs."""
+    """The program's hash and the index of its inputs, by the digest of a schedule's values."""
 
 
 _InstancesByLabel = dict[str, KnownPrograms]
@@ -153,7 +153,7 @@ class _ProgramLookup:
         for position, schedule in zip(unknown_positions, unknown_schedules, strict=True):
             program = self.reads.add_program(render_program(self._spec, self._sources, schedule))
             hashes[position] = program.hash
-            inputs_number = self._number_inputs(program)
+            inputs_number = self._remember_inputs(program)
             if inputs_number is not None:
                 row = bytes.fromhex(program.hash), inputs_number
                 self._remembered.rows[keys[position]] = row
@@ -194,9 +194,9 @@ class _ProgramLookup:
         self.reads.add_reads(tuple(name for name, _ in inputs.templates), closure)
         return True
 
-    def _number_inputs(self, rendered: RenderedProgram) -> int | None:
-        """Return the number of a program's inputs, which are appended to the known ones if they are
-        new; None if they are new and `_MAX_INPUTS` are known."""
+    def _remember_inputs(self, rendered: RenderedProgram) -> int | None:
+        """Append a program's inputs to the remembered ones if they are new. Return their number;
+        None for new ones beyond `_MAX_INPUTS`."""
         inputs = self._remembered.inputs
         # Sources with the same includes have one closure object, which `Headers` keeps alive. The
         # same headers are not enough: a new file may come before that of "a.h", and not of <a.h>.
@@ -227,8 +227,14 @@ class _ProgramLookup:
         rows = self._remembered.rows
         if len(rows) > _SPARE_ROWS + 4 * len(self._used_keys):
             rows = {key: rows[key] for key in self._used_keys if key in rows}
-        # A row that was not asked for (of another level) stays only if its inputs are current.
-        rows = {key: row for key, row in rows.items() if self._has_current_inputs(row[1])}
+        # A row that was not asked for (of another level) stays only if its inputs are current, as
+        # those that were added now are: to look again would scan the sample of each.
+        added_numbers = {*self._number_by_inputs.values()}
+        rows = {
+            key: (program, number)
+            for key, (program, number) in rows.items()
+            if number in added_numbers or self._has_current_inputs(number)
+        }
         # Inputs that no row uses are dropped, so that the others get other numbers.
         used_numbers = dict.fromkeys(inputs_number for _, inputs_number in rows.values())
         new_numbers = {old_number: new for new, old_number in enumerate(used_numbers)}

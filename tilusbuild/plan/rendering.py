@@ -183,7 +183,7 @@ def _read_source_program(
     rendering = sources.renderer.read_plain(name)
     quoted_name = name.replace("\\", r"\\").replace('"', r"\"")
     source = f'#line 1 "{quoted_name}"\n{rendering.text}'
-    return _make_program(spec, sources, schedule, source, name, rendering)
+    return _make_program(spec, sources, schedule, source, name, rendering, headers={})
 
 
 def get_source_file(schedule: Schedule) -> str:
@@ -198,13 +198,12 @@ def _make_program(
     source: str,
     template: str,
     rendering: Rendering,
-    headers: Mapping[str, Rendering] | None = None,
+    headers: Mapping[str, Rendering],
 ) -> RenderedProgram:
     """Return the program of `source`, the text to which `template` was rendered.
 
     `headers` are the rendered headers (`generate`), by name. Raises `InputError`.
     """
-    headers = headers or {}
     renderings = (rendering, *headers.values())
     values = spec.merge_values(schedule)
     valued = spec.valued

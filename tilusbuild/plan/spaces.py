@@ -151,7 +151,7 @@ def locate_space_error(
 
 
 def _find_rule_place(manifest: Manifest, script: str, target: str, rule: str | None) -> Place:
-    """Return the place of a rule or parameter in the manifest; that of the space without one."""
+    """Return the place of a rule or parameter in the manifest; for None that of the space."""
     owner = manifest.scripts[script]
     # In this order, since a rule of the manifest may have the name of a parameter.
     tables = {

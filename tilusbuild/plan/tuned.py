@@ -40,7 +40,7 @@ class TunedRow(Struct, frozen=True, forbid_unknown_fields=True):
     arch: str
     params: dict[str, Value]
     sizes: dict[str, _Size]
-    """Of the calls that were measured, by dispatch key."""
+    """The sizes of the measured calls, by dispatch key."""
     schedule: dict[str, Value]
     seconds: Annotated[float, Meta(ge=0)]
 

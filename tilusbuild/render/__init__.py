@@ -10,8 +10,5 @@ def find_templates_directory() -> str:
     """Return the directory of shipped templates: of the installed package, or the checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "_templates")
-    return (
-        installed
-        if os.path.isdir(installed)
-        else os.path.join(os.path.dirname(package), "templates")
-    )
+    checkout = os.path.join(os.path.dirname(package), "templates")
+    return installed if os.path.isdir(installed) else checkout

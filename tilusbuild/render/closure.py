@@ -92,7 +92,7 @@ class Closure(Struct, frozen=True):
     probed: tuple[str, ...] = ()
     """Directories in which a new file could change the answer."""
     external: tuple[str, ...] | None = ()
-    """Names that no directory has: the toolkit's and the system's; None: not known."""
+    """Included names that no root has: those of the toolkit and the system. None: not all known."""
     shadowing: frozenset[str] = frozenset()
     """Names of files and directories that would shadow a header outside the project, if one of
     `probed` came to have them."""

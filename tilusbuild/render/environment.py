@@ -79,8 +79,8 @@ DEFAULT_STYLE = Style()
 
 
 class BadTemplateError(TemplateError):
-    """A template cannot be used; the message is the reason. It is not missing: `ignore missing` is
-    for what may appear."""
+    """A template exists and cannot be used; the message says why. `ignore missing` does not hide
+    it."""
 
     def __init__(self, name: str, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -89,21 +89,21 @@ class BadTemplateError(TemplateError):
 
 
 NOT_USABLE = (TemplateNotFound, BadTemplateError)
-"""What reading a template raises."""
+"""The errors of reading a template."""
 
 
 class ProjectLoader(BaseLoader):
-    """Finds templates below `root`, in the shipped directory, and in installed packages; with
-    `exact`, text is what the file's bytes are, whatever they mean."""
+    """Finds templates below `root`, in the shipped directory, and in installed packages. With
+    `exact` their bytes may be in any encoding, and stay as they are."""
 
     def __init__(self, root: str, *, exact: bool = False) -> None:
         self._exact = exact
         self.root = os.path.realpath(root)
         self.shipped = os.path.realpath(find_templates_directory())
         self.texts: dict[str, str] = {}
-        """What was read so far, by name."""
+        """The texts of the templates that were read, by name."""
         self.sightings: dict[str, DeviceStamp] = {}
-        """Files by path, as they were before they were read."""
+        """The stamps of files by path, from before they were read."""
 
     def resolve_path(self, name: str) -> str:
         """Return the file of a template, whether it exists or not. Raises `BadTemplateError`."""
@@ -165,8 +165,8 @@ class ProjectLoader(BaseLoader):
         return self.read_text(template), self.resolve_path(template), lambda: True
 
     def list_templates(self) -> list[str]:
-        """Return the names of the project's and the shipped templates, for suggestions; not all of
-        very many."""
+        """Return the names of the project's and the shipped templates, for suggestions. If there
+        are more than `_MAX_NAMES`, some are missing."""
         names = []
         for base, top in ((self.root, ""), (self.shipped, SHIPPED)):
             for directory, directories, files in os.walk(os.path.join(base, top)):

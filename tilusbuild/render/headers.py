@@ -190,10 +190,8 @@ class Headers:
         return HeaderFile(tree, name, path, digest, header_scan)
 
     def _find_existing_ancestor(self, directory: str) -> str:
-        """Return the nearest existing ancestor of a directory, or the directory itself.
-
-        It is watched in the place of `directory`, because creating `directory` changes it.
-        """
+        """Return a directory if it exists, else its nearest existing ancestor: this one is watched,
+        because creating the directory changes it."""
         parent = os.path.dirname(directory)
         if parent == directory or os.path.isdir(directory):
             return directory
@@ -217,7 +215,7 @@ class ReachedHeaders(Struct):
     """Whether an include was not followed, so that `external` is incomplete."""
     notes: dict[tuple[HeaderFile | None, str, str, str], bool] = field(default_factory=dict)
     queue: list[HeaderFile] = field(default_factory=list)
-    """Files whose includes are still to be found."""
+    """Files whose includes were not followed yet."""
 
     def add_reached(self, reached: ReachedHeaders) -> None:
         """Add all that `reached` has. Its files are queued if they are new."""
@@ -350,7 +348,7 @@ class _ClosureSearch(ReachedHeaders):
     taken_directories: set[SearchDirectory] = field(default_factory=set)
     """The directories of which every file was taken."""
     operands: dict[str, HeaderFile | None] = field(default_factory=dict)
-    """The operands of computed includes, and their texts."""
+    """The header with a computed include (None: the source), by the include's operand."""
 
     def run_search(self, source_scan: Scan, source: str, extra: Sequence[str]) -> Closure:
         """Return the closure of a source, whose scan is `source_scan`. Raises `InputError`."""

@@ -204,10 +204,8 @@ def _find_pointed_identifier(echo: list[str]) -> str | None:
 _MISSING = re.compile(
     r"fatal error: (?P<gcc>.+): No such file or directory|cannot open source file \"(?P<nvcc>.+)\""
 )
-
-
 _MAX_COUNT = 20_000
-"""Of names to compare a misspelt one with."""
+"""Names of headers to compare a misspelt one with."""
 
 _LIBRARY = re.compile(r"[a-z_]+|(?:assert|float|limits|math|std[a-z]+|string|time)\.h")
 """The names of headers of the C++ library, which have no suffix, and of the C library."""
@@ -221,11 +219,10 @@ def misses_header(log: str) -> bool:
 def explain_missing_header(
     log: str, notes: Sequence[Diagnostic], *, nvrtc: bool = False, directories: Sequence[str] = ()
 ) -> str:
-    """Return lines to append to a compiler's log: "" if no header is missing. `directories` are
-    those that the project's headers are searched in.
+    """Return lines to append to a compiler's log; "" if no header is missing.
 
-    `notes` are the closure's: a compile sees a copy of the headers that can be found in the text of
-    its source. A name that macros assemble in a way that is not followed must be declared.
+    `notes` are those of the source's closure: a compile sees a copy of the closure's headers only.
+    `directories` are those in which the project's headers are searched.
     """
     match = _MISSING.search(log)
     if match is None:
@@ -243,7 +240,8 @@ def explain_missing_header(
 
 
 def _list_header_names(directories: Sequence[str]) -> list[str]:
-    """Return headers of the project by the names that an include has; not all of very many."""
+    """Return the names by which includes find the project's headers. If there are more than
+    `_MAX_COUNT`, some are missing."""
     header_names: list[str] = []
     for directory in directories:
         for parent, inner, names in os.walk(directory):

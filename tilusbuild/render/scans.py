@@ -18,8 +18,8 @@ _MAX_UNUSED_RATIO = 4
 
 
 class ScanMemory:
-    """The scans that are known. With a path they outlive the process, in a file that the first
-    question reads and only `save_scans` writes."""
+    """The known scans. With a path they outlive the process, in a file that the first `get_scan`
+    or `put_scan` reads and only `save_scans` writes."""
 
     def __init__(self, path: str | None = None) -> None:
         self._path = path
