@@ -74,12 +74,14 @@ class CWriter:
         return f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))", INTEGER
 
     def _write_name(self, node: t.Name) -> tuple[str, str]:
+        """Return the C text of a name and its type. Raises `ExprError` for an unknown one."""
         kind = self._types.get(node.name, INTEGER)
         if node.name not in self._names or kind not in _TYPES:
             raise ExprError(f"{node.name} is not known where this runs as C", node.column)
         return self._names[node.name], kind
 
     def _write_integer(self, node: Node, operation: str) -> str:
+        """Return the C text of an operand of `operation`. Raises `ExprError` for a float."""
         text, kind = self.write_node(node)
         if kind == REAL:
             raise ExprError(f"{operation} needs integers", node.column)
@@ -90,6 +92,7 @@ class CWriter:
         return text if kind == REAL else f"tb_real({text})"
 
     def _write_condition(self, node: Node) -> str:
+        """Return the C text of a truth value: a number is true unless it is 0."""
         text, kind = self.write_node(node)
         return text if kind == BOOLEAN else f"({text} != 0)"
 

@@ -149,6 +149,7 @@ class _TreeReader:
         self._lead = lead
 
     def _find_column(self, node: ast.expr) -> int:
+        """Return the column of a node, in characters from 1."""
         offset = node.col_offset  # in bytes of UTF-8, where users count characters
         if self._bytes is not None:
             offset = len(self._bytes[:offset].decode())
@@ -171,9 +172,8 @@ class _TreeReader:
                 return self._read_comparison(node, column, depth)
             case ast.BoolOp():
                 items = tuple(self.read_node(item, depth + 1) for item in node.values)
-                return t.Logic(
-                    "and" if isinstance(node.op, ast.And) else "or", items, column=column
-                )
+                op = "and" if isinstance(node.op, ast.And) else "or"
+                return t.Logic(op, items, column=column)
             case ast.IfExp():
                 # The parts are read in the order of the text, so that its first mistake is
                 # reported.
@@ -204,6 +204,7 @@ class _TreeReader:
         raise ExprError("attributes are only those of arch and facts", column)
 
     def _read_name(self, name: str, column: int) -> t.Name:
+        """Return a name without a prefix. Raises `ExprError` for a function or a prefix alone."""
         if name in FUNCTIONS:
             raise ExprError(f'"{name}" is a function and needs arguments', column)
         if name in PREFIXES:
@@ -231,9 +232,8 @@ class _TreeReader:
         literals."""
         op = BINARY_OPERATORS.get(type(node.op))
         if op is None:
-            raise ExprError(
-                f"{type(node.op).__name__} is not part of the expression language", column
-            )
+            name = type(node.op).__name__
+            raise ExprError(f"{name} is not part of the expression language", column)
         left = self.read_node(node.left, depth + 1)
         right = self.read_node(node.right, depth + 1)
         # A literal is known to C and to the analysis of ranges, and cannot be as large as 9**9**9.
@@ -274,9 +274,8 @@ class _TreeReader:
         """Return `item in (…)` or `item not in (…)`, with at least one choice."""
         right = node.comparators[0]
         if not isinstance(right, ast.Tuple | ast.List) or not right.elts:
-            raise ExprError(
-                '"in" needs a tuple on its right, such as (1, 2)', self._find_column(right)
-            )
+            message = '"in" needs a tuple on its right, such as (1, 2)'
+            raise ExprError(message, self._find_column(right))
         item = self.read_node(node.left, depth + 1)
         choices = tuple(self.read_node(choice, depth + 1) for choice in right.elts)
         return t.Member(item, choices, isinstance(node.ops[0], ast.NotIn), column=column)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from types import MappingProxyType
 from typing import Any
 
@@ -60,11 +61,11 @@ def evaluate_columns(
     try:
         # Marked points may divide by zero or overflow: their results are dropped.
         with np.errstate(all="ignore"):
-            part = _ColumnEvaluator(columns, invalid).evaluate_node(expr.tree)
-            values = np.broadcast_to(np.asarray(part.data), shape)
-            if part.invalid is None:
+            result = _ColumnEvaluator(columns, invalid).evaluate_node(expr.tree)
+            values = np.broadcast_to(np.asarray(result.data), shape)
+            if result.invalid is None:
                 return values, None
-            marks = np.broadcast_to(part.invalid, shape)
+            marks = np.broadcast_to(result.invalid, shape)
             return values, marks if marks.any() else None
     except UnprovenError:
         return _evaluate_points(expr, columns, invalid, shape)
@@ -150,15 +151,15 @@ class _ColumnEvaluator:
 
     def _evaluate_name(self, name: str) -> Column:
         """Return the values of a name; integers as int64, with their extremes as interval."""
-        column, invalid = self._columns[name], self._invalid.get(name)
-        # Values of several types are objects, which NumPy computes differently. An empty column has
+        array, invalid = self._columns[name], self._invalid.get(name)
+        # Values of several types are objects, which NumPy computes differently. An empty array has
         # no extremes.
-        if column.dtype.kind not in KINDS or column.size == 0:
+        if array.dtype.kind not in KINDS or array.size == 0:
             raise UnprovenError
-        kind = KINDS[column.dtype.kind]
+        kind = KINDS[array.dtype.kind]
         if kind != INT:
-            return Column(kind, column, invalid=invalid)
-        data = column.astype(np.int64, copy=False)
+            return Column(kind, array, invalid=invalid)
+        data = array.astype(np.int64, copy=False)
         return Column(INT, data, int(data.min()), int(data.max()), invalid)
 
     def _evaluate_unary(self, node: t.Unary) -> Column:
@@ -168,13 +169,13 @@ class _ColumnEvaluator:
             return Column(BOOL, np.logical_not(to_booleans(operand)), invalid=operand.invalid)
         if node.op == "~":
             raise UnprovenError
-        part = operand if operand.kind == REAL else to_integer_column(operand)
+        number = operand if operand.kind == REAL else to_integer_column(operand)
         if node.op == "+":
-            return part
-        if part.kind == REAL:
-            return Column(REAL, -part.data, invalid=part.invalid)
+            return number
+        if number.kind == REAL:
+            return Column(REAL, -number.data, invalid=number.invalid)
         # The sign swaps the ends of the interval.
-        return make_bounded_integers(-part.data, -part.high, -part.low, part.invalid)
+        return make_bounded_integers(-number.data, -number.high, -number.low, number.invalid)
 
     def _evaluate_binary(self, node: t.Binary) -> Column:
         """Return the values of `+ - * / // %`; other operations are unproven."""
@@ -209,11 +210,11 @@ class _ColumnEvaluator:
         item = self.evaluate_node(node.item)
         is_member, invalid = np.False_, item.invalid
         for choice in node.choices:
-            part = self.evaluate_node(choice)
-            if part.invalid is not None:
+            column = self.evaluate_node(choice)
+            if column.invalid is not None:
                 # Where an earlier choice is equal, the scalar form does not evaluate this one.
-                invalid = union_marks(invalid, part.invalid & ~is_member)
-            is_member = is_member | compare_columns("==", item, part)
+                invalid = union_marks(invalid, column.invalid & ~is_member)
+            is_member = is_member | compare_columns("==", item, column)
         return Column(BOOL, ~is_member if node.negated else is_member, invalid=invalid)
 
     def _evaluate_logic(self, node: t.Logic) -> Column:
@@ -222,10 +223,10 @@ class _ColumnEvaluator:
         # Points that no item has decided so far: only there the scalar form evaluates the next one.
         undecided, invalid = np.True_, None
         for item in node.items:
-            part = self.evaluate_node(item)
-            if part.invalid is not None:
-                invalid = union_marks(invalid, part.invalid & undecided)
-            holds = to_booleans(part)
+            column = self.evaluate_node(item)
+            if column.invalid is not None:
+                invalid = union_marks(invalid, column.invalid & undecided)
+            holds = to_booleans(column)
             undecided = undecided & (~holds if is_or else holds)
         # An `or` that no item decides is false, and such an `and` is true.
         return Column(BOOL, ~undecided if is_or else undecided, invalid=invalid)
@@ -255,24 +256,21 @@ class _ColumnEvaluator:
 
     def _evaluate_call(self, node: t.Call) -> Column:
         """Return the values of `min`, `max`, `cdiv`, `align` or `divides`; others are unproven."""
-        parts = [self.evaluate_node(argument) for argument in node.arguments]
-        if any(part.kind == TEXT for part in parts):
+        columns = [self.evaluate_node(argument) for argument in node.arguments]
+        if any(column.kind == TEXT for column in columns):
             raise UnprovenError
-        invalid = union_marks(*(part.invalid for part in parts))
+        invalid = union_marks(*(column.invalid for column in columns))
         if node.function in ("min", "max"):
-            return compute_extreme(node.function, parts, invalid)
+            return compute_extreme(node.function, columns, invalid)
         return call_integer_function(
-            node.function, [to_integer_column(part) for part in parts], invalid
+            node.function, [to_integer_column(column) for column in columns], invalid
         )
 
 
 def union_marks(*marks: Any) -> Any:
     """Return a mask of the points that any of `marks` has; None if all of them are None."""
-    result = None
-    for mark in marks:
-        if mark is not None:
-            result = mark if result is None else result | mark
-    return result
+    masks = [mask for mask in marks if mask is not None]
+    return reduce(operator.or_, masks) if masks else None
 
 
 def make_constant_column(value: Value) -> Column:
@@ -285,31 +283,31 @@ def make_constant_column(value: Value) -> Column:
     return Column(KINDS[data.dtype.kind], data, low, high)
 
 
-def to_integer_column(part: Column) -> Column:
+def to_integer_column(column: Column) -> Column:
     """Return an integer column as it is, and booleans as 0 and 1. Raises `UnprovenError`."""
-    if part.kind == INT:
-        return part
-    if part.kind == BOOL:
-        return Column(INT, part.data.astype(np.int64), part.low, part.high, part.invalid)
+    if column.kind == INT:
+        return column
+    if column.kind == BOOL:
+        return Column(INT, column.data.astype(np.int64), column.low, column.high, column.invalid)
     raise UnprovenError
 
 
-def to_doubles(part: Column) -> Any:
+def to_doubles(column: Column) -> Any:
     """Return the values as doubles. Raises `UnprovenError` where a conversion could round."""
-    if part.kind == REAL:
-        return part.data
-    if part.kind == TEXT or part.low < -EXACT or part.high > EXACT:
+    if column.kind == REAL:
+        return column.data
+    if column.kind == TEXT or column.low < -EXACT or column.high > EXACT:
         raise UnprovenError
-    return part.data.astype(np.float64)
+    return column.data.astype(np.float64)
 
 
-def to_booleans(part: Column) -> Any:
+def to_booleans(column: Column) -> Any:
     """Return the values as conditions: a number is true unless it is zero."""
-    if part.kind == BOOL:
-        return part.data
-    if part.kind == TEXT:
+    if column.kind == BOOL:
+        return column.data
+    if column.kind == TEXT:
         raise UnprovenError
-    return part.data != 0
+    return column.data != 0
 
 
 def make_bounded_integers(data: Any, low: int, high: int, invalid: Any) -> Column:
@@ -402,29 +400,30 @@ def compare_columns(op: str, left: Column, right: Column) -> Any:
     return _COMPARISONS[op](to_integer_column(left).data, to_integer_column(right).data)
 
 
-def compute_extreme(name: str, parts: list[Column], invalid: Any) -> Column:
+def compute_extreme(name: str, columns: list[Column], invalid: Any) -> Column:
     """Return the `min` or `max` (`name`) of the columns at each point. Raises `UnprovenError` for
     integers with booleans."""
     is_beyond, extreme = (np.less, min) if name == "min" else (np.greater, max)
-    kinds = {part.kind for part in parts}
+    kinds = {column.kind for column in columns}
     # Each point must have the type of the operand that is chosen there, and an array has one type.
     if kinds == {INT, BOOL}:
         raise UnprovenError
-    columns = [to_doubles(part) if REAL in kinds else part.data for part in parts]
-    data = columns[0]
+    arrays = [to_doubles(column) if REAL in kinds else column.data for column in columns]
+    data = arrays[0]
     # Of equal values the first one counts, as in Python: NumPy's own `minimum` may give -0.0 for
     # 0.0.
-    for column in columns[1:]:
-        data = np.where(is_beyond(column, data), column, data)
-    low, high = extreme(part.low for part in parts), extreme(part.high for part in parts)
-    return Column(REAL if REAL in kinds else parts[0].kind, data, low, high, invalid)
+    for array in arrays[1:]:
+        data = np.where(is_beyond(array, data), array, data)
+    low = extreme(column.low for column in columns)
+    high = extreme(column.high for column in columns)
+    return Column(REAL if REAL in kinds else columns[0].kind, data, low, high, invalid)
 
 
-def call_integer_function(name: str, parts: list[Column], invalid: Any) -> Column:
+def call_integer_function(name: str, columns: list[Column], invalid: Any) -> Column:
     """Return `cdiv`, `align` or `divides` (`name`) of integer columns, marked where the divisor or
     step is not allowed. Raises `UnprovenError` for other functions."""
-    first, last = parts[0], parts[-1]
-    largest = max(abs(end) for part in parts for end in (part.low, part.high))
+    first, last = columns[0], columns[-1]
+    largest = max(abs(end) for column in columns for end in (column.low, column.high))
     if name == "cdiv":
         divisor, invalid = _replace_divisors(last.data, last.data == 0, invalid)
         # -(-a // b) rounds up, since // rounds down.

@@ -8,7 +8,8 @@ dropped point never hides an error. A comparison is decided with a margin far ab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -88,12 +89,10 @@ def _bound_unchecked(node: Node, interval_of: Callable[[str], Interval]) -> Inte
             left = bound_node(node.left, interval_of)
             return _bound_binary(node.op, left, bound_node(node.right, interval_of))
         case Call(function="min" | "max" as name):
-            pick = np.minimum if name == "min" else np.maximum
-            low, high = bound_node(node.arguments[0], interval_of)
-            for argument in node.arguments[1:]:
-                next_low, next_high = bound_node(argument, interval_of)
-                low, high = pick(low, next_low), pick(high, next_high)
-            return low, high
+            choose = np.minimum if name == "min" else np.maximum
+            intervals = [bound_node(argument, interval_of) for argument in node.arguments]
+            lows, highs = zip(*intervals, strict=True)
+            return reduce(choose, lows), reduce(choose, highs)
         case Call(function="cdiv"):
             first, second = (bound_node(argument, interval_of) for argument in node.arguments)
             # `cdiv` rounds up, which adds less than 1.
@@ -130,6 +129,7 @@ def _bound_binary(op: str, left: Interval, right: Interval) -> Interval:
 
 
 def _bound_quotient(left: Interval, right: Interval) -> Interval:
+    """Return the interval of `left / right`. Raises `NoBoundsError` if `right` may be 0 or less."""
     if not np.all(right[0] > 0):
         raise NoBoundsError
     return _bound_by_corners(np.divide, left, right)
@@ -142,10 +142,7 @@ def _bound_by_corners(
     # A product, and a quotient by positive numbers, is monotonic in each operand: the extremes are
     # at the corners.
     corners = [function(x, y) for x in left for y in right]
-    low, high = corners[0], corners[0]
-    for corner in corners[1:]:
-        low, high = np.minimum(low, corner), np.maximum(high, corner)
-    return low, high
+    return reduce(np.minimum, corners), reduce(np.maximum, corners)
 
 
 def _find_apart(op: str, left: Interval, right: Interval) -> Any:
@@ -165,12 +162,3 @@ def _find_above(left: Interval, right: Interval) -> Any:
     low, high = left[0], right[1]
     # A point that is masked wrongly is lost, so ends that are nearly equal are not apart.
     return low - high > MARGIN * (np.abs(low) + np.abs(high))
-
-
-def find_column_intervals(columns: Mapping[str, Any]) -> dict[str, Interval]:
-    """Return the lowest and highest value of each numeric column, by name."""
-    return {
-        name: (float(column.min()), float(column.max()))
-        for name, column in columns.items()
-        if column.dtype.kind in "bif"
-    }

@@ -74,14 +74,10 @@ def connect_parameters(model: Model, rules: Sequence[Rule]) -> list[tuple[list[i
 
 
 def enumerate_group(
-    model: Model,
-    members: Sequence[int],
-    rules: Sequence[Rule],
-    budget: int | None = None,
+    model: Model, members: Sequence[int], rules: Sequence[Rule], budget: int | None = None
 ) -> Component:
-    """Enumerate one group. Raises `SpaceError` at a point where a rule has no value.
-
-    Raises `BudgetError` if the group needs more than `budget` combinations.
+    """Return the points of one group. Raises `SpaceError` for a point at which a rule has no value,
+    and `BudgetError` if the group needs more than `budget` combinations.
     """
     if rules:
         ranks = Join(model, members, rules).list_ranks(budget)

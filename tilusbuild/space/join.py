@@ -21,13 +21,7 @@ from msgspec import Struct, field
 
 from tilusbuild.expr.tree import Binary, walk_tree
 from tilusbuild.expr.vector import evaluate_columns, pack_values
-from tilusbuild.space.bounds import (
-    Interval,
-    NoBoundsError,
-    bound_value,
-    find_column_intervals,
-    find_impossible,
-)
+from tilusbuild.space.bounds import Interval, NoBoundsError, bound_value, find_impossible
 from tilusbuild.space.model import Derived, Domain, Model, Rule, SpaceError, rule_error_at
 
 BLOCK = 1 << 18  # points of one crossing: small enough for the processor's cache
@@ -70,7 +64,7 @@ class Join:
     ) -> None:
         """`order` is the order in which the members are added; None: a greedy one."""
         self._model = model
-        self._members = members
+        self._names = model.format_names(members)
         self._rules = rules
         self._radix = make_radix(model, members)
         combinations = math.prod(size for _, size in self._radix.values())
@@ -78,9 +72,13 @@ class Join:
         small_type = np.int32 if combinations < 1 << 31 else np.int64
         self._rank_type: Any = small_type if combinations <= MAX_RANK else object
         self._columns = {p: make_row_columns(model.domains[p], p) for p in members}
-        self._intervals: dict[str, Interval] = {}
-        for columns in self._columns.values():
-            self._intervals |= find_column_intervals(columns)
+        # The lowest and the highest value of each name that has numbers only.
+        self._intervals: dict[str, Interval] = {
+            name: (float(column.min()), float(column.max()))
+            for columns in self._columns.values()
+            for name, column in columns.items()
+            if column.dtype.kind in "bif"
+        }
         self._derived = {derived.name: derived.expr.tree for derived in model.derived}
         self._levels = plan_levels(model, order or order_greedily(model, members, rules), rules)
         # A rule that has no bounds over the whole domains has none over a block, so it is dropped
@@ -119,10 +117,6 @@ class Join:
                 " before a rule drops any",
                 hint="add a rule over fewer of them, or take values away",
             )
-
-    @property
-    def _names(self) -> str:
-        return ", ".join(n for p in self._members for n in self._model.domains[p].names)
 
     def list_ranks(self, budget: int | None = None) -> Any:
         """Return the ranks of the valid points, ascending.

@@ -97,6 +97,10 @@ class Model(Struct, frozen=True):
         """The number of combinations of declared values, restricted by nothing."""
         return math.prod(domain.declared for domain in self.domains)
 
+    def format_names(self, members: Sequence[int]) -> str:
+        """Return the names of the parameters at these positions, for messages."""
+        return ", ".join(name for position in members for name in self.domains[position].names)
+
 
 def build_model(spec: SpaceSpec) -> Model:
     """Check `spec` and return its model. Raises `SpaceError` that names the mistake.

@@ -34,6 +34,7 @@ class OpenComponent:
 
     def __init__(self, model: Model, members: Sequence[int], rules: Sequence[Rule]) -> None:
         self.members = tuple(members)
+        self._names = model.format_names(members)
         self._model = model
         # Rules over few parameters are cheap. They come first, because the later rules are
         # evaluated only where the earlier ones hold.
@@ -102,11 +103,6 @@ class OpenComponent:
             f"too few of {MAX_DRAWN:,} random combinations of {self._names} are valid",
             hint="build a smaller sample, or all points: that takes a count of them",
         )
-
-    @property
-    def _names(self) -> str:
-        domains = (self._model.domains[position] for position in self.members)
-        return ", ".join(name for domain in domains for name in domain.names)
 
     def _filter_points(self, digits: Mapping[int, Any]) -> dict[int, Any]:
         """Return the rows of the combinations that are points.

@@ -61,11 +61,7 @@ class Space:
     """
 
     def __init__(
-        self,
-        spec: SpaceSpec,
-        size: Size | None = None,
-        *,
-        budget: int | None = None,
+        self, spec: SpaceSpec, size: Size | None = None, *, budget: int | None = None
     ) -> None:
         self.spec = spec
         self._budget = budget

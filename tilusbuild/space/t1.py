@@ -58,13 +58,9 @@ def read_t1(text: str) -> T1Space:
     conditions = space.get("Conditions") or []
     if not isinstance(conditions, list):
         raise SpaceError('not a T1 file: "Conditions" is not a list')
-    return T1Space(
-        parameters=parameters,
-        restrict=tuple(
-            _read_condition(number, entry) for number, entry in enumerate(conditions, 1)
-        ),
-        default={p.names[0]: p.default[0] for p in parameters if p.default is not None},
-    )
+    restrict = (_read_condition(number, entry) for number, entry in enumerate(conditions, 1))
+    default = {p.names[0]: p.default[0] for p in parameters if p.default is not None}
+    return T1Space(parameters, tuple(restrict), default)
 
 
 def _read_member(parent: Any, key: str, kind: type, where: str) -> Any:
@@ -150,7 +146,7 @@ def _read_list(node: ast.expr) -> list[Any]:
         case ast.Call(func=ast.Name(id="list" | "tuple"), args=[inner], keywords=[]):
             return _read_list(inner)
         case ast.Call(func=ast.Name(id="range")):
-            return list(_read_range(node, {}))
+            return list(_read_range(node))
         case ast.BinOp(op=ast.Add()):
             return _read_list(node.left) + _read_list(node.right)
         case ast.ListComp(generators=[generator]) | ast.GeneratorExp(generators=[generator]):
@@ -170,9 +166,9 @@ def _expand_comprehension(element: ast.expr, generator: ast.comprehension) -> It
             yield _evaluate_scalar(element, env)
 
 
-def _read_range(node: ast.Call, env: Mapping[str, Any]) -> range:
-    """Return the range that a call means. Raises `ValueError`."""
-    bounds = [_evaluate_scalar(argument, env) for argument in node.args]
+def _read_range(node: ast.Call) -> range:
+    """Return the range that a call of `range` makes. Raises `ValueError`, also for a large one."""
+    bounds = [_evaluate_scalar(argument, {}) for argument in node.args]
     if node.keywords or not 1 <= len(bounds) <= 3 or not all(type(b) is int for b in bounds):
         raise ValueError(f"{ast.unparse(node):.60}")
     values = range(*bounds)
