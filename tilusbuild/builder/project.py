@@ -18,7 +18,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import Pipeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Settings, decide_settings, find_project_manifest
-from tilusbuild.manifest.memo import recall_manifest, remember_manifest, reread
+from tilusbuild.manifest.memo import recall_manifest, remember_manifest, reread_manifest
 from tilusbuild.manifest.script_sections import has_values
 from tilusbuild.manifest.settings import BY_DEFAULT
 from tilusbuild.plan.instance import choose_pipeline
@@ -105,7 +105,7 @@ class Project:
         """Return the project with its manifest read again, and with this one's runner, digests and
         memo; with `tools`, the compilers are discovered again. Only one of the two is to be closed.
         Raises `InputError`."""
-        manifest = reread(self.manifest) or _load_manifest(self.manifest.path)
+        manifest = reread_manifest(self.manifest) or _load_manifest(self.manifest.path)
         fresh = self._open_manifest(manifest, self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
         # The memo is kept: the code that makes programs was loaded once, so the hashes that it

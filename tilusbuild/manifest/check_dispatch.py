@@ -64,12 +64,14 @@ def _check_keys(checks: Checks, path: Path, dispatch: DispatchSection, scope: Na
 
 def _check_model(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameScope) -> None:
     """Report sizes that a model reads besides the keys: it knows a bucket of the keys alone."""
+    sizes_without_key = scope.sections["sizes"] - {*dispatch.keys}
     for word in COSTS:
+        source = getattr(dispatch, word)
         try:
-            names = parse_cached(getattr(dispatch, word) or 0).names
+            names = frozenset() if source is None else parse_cached(source).names
         except ExprError:
             continue  # `check_expressions` reports it
-        for name in sorted(names & scope.sections["sizes"] - {*dispatch.keys}):
+        for name in sorted(names & sizes_without_key):
             checks.add_value_error(
                 (*path, word),
                 f'"{word}" depends on "{name}", which is not one of the keys',

@@ -326,7 +326,7 @@ def _add_signature_error(
     # The column is that of the whole type, of which the file may have the end only.
     full_type = script.args[name].type if name in script.args else None
     path = (*path, "args", name, "type")
-    place = checks.document.locate_inside(path, error.column, of=full_type)
+    place = checks.document.locate_inside(path, error.column, full_text=full_type)
     checks.add_error(place, error.message, error.hint)
 
 

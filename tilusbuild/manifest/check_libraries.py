@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.check_files import check_include_dirs
-from tilusbuild.manifest.check_targets import check_flag_list, check_references, check_toolchain
+from tilusbuild.manifest.check_targets import check_declared, check_flag_list, check_toolchain
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.library import LANGUAGES, LINKED, match_files
 from tilusbuild.manifest.scanner import Path
@@ -32,12 +32,12 @@ def check_libraries(checks: Checks) -> None:
     """Report the mistakes of all libraries, and of scripts in their use of libraries."""
     for name, library in checks.manifest.libraries.items():
         path: Path = ("library", name)
-        check_references(checks, (*path, "targets"), library.targets, "target")
+        check_declared(checks, (*path, "targets"), library.targets, "target")
         check_toolchain(checks, path, library.toolchain)
         # Again in `memo`: what patterns and directories match may change without the manifest.
         check_include_dirs(checks, path, library.include_dirs)
-        allowed = checks.manifest.build.unsafe_flags or library.unsafe_flags
-        check_flag_list(checks, (*path, "flags"), library.flags, allowed)
+        allows_all = checks.manifest.build.unsafe_flags or library.unsafe_flags
+        check_flag_list(checks, (*path, "flags"), library.flags, unsafe=allows_all)
         _check_patterns(checks, (*path, "sources"), library.sources, tuple(LANGUAGES))
         _check_patterns(checks, (*path, "objects"), library.objects, LINKED[library.kind])
         _check_link(checks, path, name, library)

@@ -202,7 +202,8 @@ def _check_chosen_values(
     # Single values are checked first, then the row of all: a message about one value is clearer.
     for group in (*([number] for number in positions), positions):
         values = [chosen[names[number]] for number in group]
-        if _identify(values) in (_identify([row[number] for number in group]) for row in rows):
+        allowed_values = ([row[number] for number in group] for row in rows)
+        if _identify(values) in map(_identify, allowed_values):
             continue
         if len(group) == 1:
             message = f'{format_toml(values[0])} is not a value of "{names[group[0]]}"'

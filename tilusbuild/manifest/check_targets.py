@@ -37,7 +37,7 @@ def check_targets(checks: Checks) -> None:
         _check_archs(checks, ("target", name), target)
         check_toolchain(checks, ("target", name), target.toolchain)
     for path, name, script in checks.list_scripts():
-        check_references(checks, (*path, "targets"), script.targets, "target")
+        check_declared(checks, (*path, "targets"), script.targets, "target")
         _check_override_targets(checks, path, name, script)
         check_toolchain(checks, path, script.toolchain)
         _check_form(checks, path, name, script)
@@ -45,8 +45,8 @@ def check_targets(checks: Checks) -> None:
             _check_group(checks, path, script, script.group)
     for name, package in checks.manifest.packages.items():
         path = ("package", name)
-        check_references(checks, (*path, "targets"), package.targets, "target")
-        check_references(checks, (*path, "scripts"), package.scripts, "script", "library")
+        check_declared(checks, (*path, "targets"), package.targets, "target")
+        check_declared(checks, (*path, "scripts"), package.scripts, "script", "library")
 
 
 def _check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
@@ -76,7 +76,7 @@ def _check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
             checks.add_key_error((*path, "ptx"), str(error), error.hint)
 
 
-def check_references(
+def check_declared(
     checks: Checks, path: Path, names: Sequence[str] | None, kind: str, *also: str
 ) -> None:
     """Report names at a path that are not declared, as `kind` or as one of the kinds `also`, and
@@ -212,21 +212,23 @@ def check_flags(checks: Checks) -> None:
     """Check the flags of the build, of each target, and of each script and override."""
     unsafe = checks.manifest.build.unsafe_flags
     targets = checks.manifest.targets
-    check_flag_list(checks, ("build", "flags"), checks.manifest.build.flags, unsafe)
+    check_flag_list(checks, ("build", "flags"), checks.manifest.build.flags, unsafe=unsafe)
     for name, target in targets.items():
-        check_flag_list(checks, ("target", name, "flags"), target.flags, unsafe, target.is_cpu)
+        check_flag_list(
+            checks, ("target", name, "flags"), target.flags, unsafe=unsafe, cpu=target.is_cpu
+        )
     for path, _, script in checks.list_scripts():
         allows_all = unsafe or script.unsafe_flags
-        check_flag_list(checks, (*path, "flags"), script.flags, allows_all)
+        check_flag_list(checks, (*path, "flags"), script.flags, unsafe=allows_all)
         for name, override in script.override.items():
             # The override of an unknown target is checked too; `check_targets` reports its name.
             is_cpu = name in targets and targets[name].is_cpu
             flags_path = (*path, "override", name, "flags")
-            check_flag_list(checks, flags_path, override.flags or (), allows_all, is_cpu)
+            check_flag_list(checks, flags_path, override.flags or (), unsafe=allows_all, cpu=is_cpu)
 
 
 def check_flag_list(
-    checks: Checks, path: Path, flags: Sequence[str], unsafe: bool, cpu: bool = False
+    checks: Checks, path: Path, flags: Sequence[str], *, unsafe: bool, cpu: bool = False
 ) -> None:
     """Report flags that are not one argument, that tilusbuild sets, or that are denied, unless
     `unsafe`. With `cpu` they are for the host compiler.

@@ -78,12 +78,12 @@ class Document:
         return self._locate_path(self.locations.values, path)
 
     def locate_inside(
-        self, path: Path, column: int | None, width: int = 1, of: str | None = None
+        self, path: Path, column: int | None, width: int = 1, full_text: str | None = None
     ) -> Place:
         """Return the place of `width` characters inside of a string value.
 
-        `column` counts the characters of the value from 1. With `of` it counts those of `of`, a
-        longer text that ends in the value: column 5 of `f32*[n]` is column 1 of `[n]`.
+        `column` counts the characters of the value from 1. With `full_text`, a longer text that
+        ends in the value, it counts those: column 5 of `f32*[n]` is column 1 of `[n]`.
         """
         span = self.locations.values.get(self.find_longest_path(path))
         # A number or an array may stand in place of the string.
@@ -100,7 +100,7 @@ class Document:
         content_start = quotes + 1 if has_line_end else quotes
         content = raw[content_start:-quotes]
         # The characters of the longer text that stand before the value.
-        prefix_length = 0 if of is None else len(of) - len(content)
+        prefix_length = 0 if full_text is None else len(full_text) - len(content)
         index = min(max(0, column - 1 - prefix_length), len(content))
         offset = value_start + content_start + index
         marked_length = max(1, min(width, len(content) - index))

@@ -58,7 +58,7 @@ def recall_manifest(path: str, environment: Mapping[str, str]) -> Manifest | Non
         return None
 
 
-def reread(manifest: Manifest) -> Manifest | None:
+def reread_manifest(manifest: Manifest) -> Manifest | None:
     """Return the manifest with its files checked and its templates read again.
 
     None if `load_manifest` would return another one, or raise.

@@ -108,6 +108,7 @@ class _TomlScanner:
         return self.text.startswith(token, self.offset)
 
     def read_token(self, token: str) -> None:
+        """Go past a text that must stand here."""
         if not self.is_next(token):
             raise ValueError
         self.offset += len(token)
@@ -185,6 +186,7 @@ class _TomlScanner:
         self.scan_value(path)
 
     def note_repeat(self, path: Path, first: TextSpan, again: TextSpan) -> None:
+        """Add a key that is set twice, if it is the first such key."""
         if self.locations.repeated is None:
             self.locations.repeated = RepeatedKey(path, first, again)
 
@@ -228,13 +230,15 @@ class _TomlScanner:
         self.read_token("}")
 
     def skip_comma(self, closing: str) -> None:
+        """Go past the comma after an item. The last item, before `closing`, needs none."""
         self.skip_lines(closing)
         if not self.is_next(closing):
             self.read_token(",")
             self.skip_lines(closing)
 
     def skip_lines(self, closing: str) -> None:
-        """Skip blanks, comments and line ends, also in an inline table, to note the place there."""
+        """Skip blanks, comments and line ends. In an inline table, which `}` closes, add the offset
+        of the first line end."""
         start = self.offset
         self.skip_pattern(_BLANK_LINES)
         is_broken = closing == "}" and "\n" in self.text[start : self.offset]

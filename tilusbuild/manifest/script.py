@@ -32,6 +32,7 @@ into a library of either kind."""
 
 
 def _check_row(value: object) -> Value | Row:
+    """Return a value, or a row of values. Raises `ValueFault`."""
     if isinstance(value, tuple):
         return tuple(check_value(item) for item in value)
     return check_value(value)

@@ -64,6 +64,7 @@ class ProjectSection(Table, frozen=True):
 
 
 def _check_relative(pattern: str) -> str:
+    """Return a pattern of headers. Raises `ValueFault` if it leads out of its directory."""
     if os.path.isabs(pattern) or os.pardir in pattern.split("/"):
         raise ValueFault("must be relative to the include directories", 'as in "generated/*.cuh"')
     return pattern
@@ -136,7 +137,7 @@ class ProductKeys(Table, frozen=True, kw_only=True):
 
     @property
     def links(self) -> bool:
-        """Whether anything is asked for."""
+        """Whether a key of the link is set."""
         return bool(self.link_libs or self.rpath or self.needed or self.undefined)
 
 
@@ -185,15 +186,15 @@ class BuildSection(Table, frozen=True):
 
 
 def is_path(text: str) -> bool:
-    """Return whether what a manifest says of a tool is its path."""
+    """Return whether a manifest's name of a tool is a path."""
     return "/" in text or text.startswith(("~", "."))
 
 
 def parse_requirement(text: str) -> "SpecifierSet":
-    """Read a requirement on nvcc's version, such as `>=12.4,<14`: Python's version specifiers (PEP
-    440). `version in requirement` asks it. Raises `ValueFault`.
+    """Return the set of versions of nvcc that a requirement such as `>=12.4,<14` allows.
 
-    `~=` and `===` are refused: a reader who does not know Python's packaging cannot guess them.
+    Requirements are Python's version specifiers (PEP 440). Raises `ValueFault` for any other text,
+    and for `~=` and `===`, which a reader who does not know Python's packaging cannot guess.
     """
     # Imported here: it takes some 10 ms, and most builds have no requirement.
     from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
@@ -206,10 +207,10 @@ def parse_requirement(text: str) -> "SpecifierSet":
     # One by one, so that the message names the wrong part.
     for part in text.split(","):
         try:
-            refused = Specifier(part.strip()).operator in ("~=", "===")
+            is_allowed = Specifier(part.strip()).operator not in ("~=", "===")
         except InvalidSpecifier:
-            refused = True
-        if refused:
+            is_allowed = False
+        if not is_allowed:
             raise ValueFault(
                 f'is neither a requirement on a version nor a path: "{part.strip()}"',
                 'as in ">=12.4", ">=12.4,<14", "==13.0.*", or a path such as "/opt/cuda/bin/nvcc"',
@@ -218,6 +219,7 @@ def parse_requirement(text: str) -> "SpecifierSet":
 
 
 def _check_nvcc(text: str) -> str:
+    """Return a path, or a requirement on nvcc's version. Raises `ValueFault`."""
     if not is_path(text):
         parse_requirement(text)
     return text
@@ -243,6 +245,7 @@ _GXX = re.compile(r"(?:.*-)?g\+\+(?:-.+)?")
 
 
 def _check_cxx(text: str) -> str:
+    """Return the name or the path of a g++. Raises `ValueFault`."""
     if not _GXX.fullmatch(os.path.basename(text)):
         raise ValueFault(
             "must be a g++, whose gcc is beside it", 'such as "g++-11" or "/opt/gcc-11/bin/g++"'

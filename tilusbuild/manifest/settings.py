@@ -156,7 +156,7 @@ OF_KERNEL_CACHE = {
 """Variables that only a `KernelCache` reads, with their defaults."""
 
 
-def _find_first(name: str, sources: SettingSources) -> Setting[str | float] | None:
+def _find_setting(name: str, sources: SettingSources) -> Setting[str | float] | None:
     """Return the first value of a setting and its source; None if no source has the setting."""
     options, program, environment, declared = sources
     values = (
@@ -172,7 +172,7 @@ def _find_first(name: str, sources: SettingSources) -> Setting[str | float] | No
 def _decide_cache_dir(root: str, sources: SettingSources) -> Setting[str]:
     """Return the directory of the cache: the first that a source names, else the default."""
     options, program, environment, declared = sources
-    # `tilusbuild.load` decides by these two functions: with `_find_first` they could disagree.
+    # `tilusbuild.load` decides by these two functions: with `_find_setting` they could disagree.
     cache = find_named_cache(options.get("cache-dir"), program, environment)
     if cache is None:
         declared_directory = declared.get("cache-dir")
@@ -197,7 +197,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
 
 def _decide_setting(name: str, default: Kind, sources: SettingSources) -> Setting[Kind]:
     """Return the value of a setting, or the default. Raises `InputError` for a wrong one."""
-    first = _find_first(name, sources)
+    first = _find_setting(name, sources)
     if first is None:
         return Setting(default, DEFAULT)
     kind, description = _KINDS[name]

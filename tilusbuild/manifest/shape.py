@@ -39,7 +39,7 @@ def find_table(path: Path) -> type[Table] | None:
             field = list_keys(inner_type).get(str(part))
             if field is None:
                 return None
-            annotation = field.hint
+            annotation = field.annotation
         structure, inner_type = _peel_annotation(annotation)
     return inner_type if structure == "table" else None
 
@@ -66,7 +66,7 @@ def _list_inner_tables(path: Path, table: type[Table]) -> Iterator[tuple[Path, t
     yield path, table
     for key, field in list_keys(table).items():
         inner_path: Path = (*path, key)
-        structure, inner_type = _peel_annotation(field.hint)
+        structure, inner_type = _peel_annotation(field.annotation)
         while structure in ("entries", "array"):
             inner_path = (*inner_path, NAME if structure == "entries" else 0)
             structure, inner_type = _peel_annotation(inner_type)

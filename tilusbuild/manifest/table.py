@@ -141,7 +141,8 @@ class KeyInfo(Struct, frozen=True):
     """The description of a key, taken from its field."""
 
     name: str
-    hint: Any
+    annotation: Any
+    """The type of the values, with their `Key`s."""
     is_required: bool
     default: Any
     """The default; None: there is none, or it is an empty table."""
@@ -226,7 +227,7 @@ def _make_table_schema(table: type[Table], handler: Any) -> Any:
 
     fields = {
         key: core_schema.typed_dict_field(
-            handler.generate_schema(info.hint), required=info.is_required
+            handler.generate_schema(info.annotation), required=info.is_required
         )
         for key, info in list_keys(table).items()
     }
