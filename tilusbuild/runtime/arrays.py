@@ -101,25 +101,20 @@ def convert_scalars(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | No
     import tvm_ffi
 
     values = list(args)
-    for position, (argument, value) in enumerate(
-        zip(list_call_arguments(script), args, strict=True)
-    ):
+    for i, (argument, value) in enumerate(zip(list_call_arguments(script), args, strict=True)):
         if argument.dims is None:
+            is_array = hasattr(value, "item") and hasattr(value, "dtype")
             # torch's scalars (`data_ptr`) may be on a GPU: reading one would wait for it.
-            if (
-                hasattr(value, "item")
-                and hasattr(value, "dtype")
-                and not hasattr(value, "data_ptr")
-            ):
-                values[position] = value.item() if value.shape == () else value
+            if is_array and not hasattr(value, "data_ptr") and value.shape == ():
+                values[i] = value.item()
         elif hasattr(value, "__dlpack__"):
             try:
                 tvm_ffi.from_dlpack(value)
             except Exception as error:
                 why = _explain_dlpack_refusal(value, error)
                 raise TypeError(f'{script.name}: argument "{argument.name}": {why}') from None
-    changed = any(new is not old for new, old in zip(values, args, strict=True))
-    return tuple(values) if changed else None
+    is_changed = any(new is not old for new, old in zip(values, args, strict=True))
+    return tuple(values) if is_changed else None
 
 
 def explain_overflow(script: Script, args: Sequence[Any], error: OverflowError) -> Exception:
@@ -229,18 +224,16 @@ def _evaluate_extent(
     `ValueError` when the expression has no value or is negative."""
     label = f'{script.name}: output "{argument.name}" ({argument.type})'
     try:
-        value: object = dim
-        if isinstance(dim, str):
-            value = sizes[dim]
-        elif not isinstance(dim, int):
-            value = dim(sizes)
+        extent: object = sizes[dim] if isinstance(dim, str) else dim
+        if callable(extent):
+            extent = extent(sizes)
     except KeyError as error:
         raise TypeError(f"{label}: no input has the dimension {error}: give the output") from None
     except NoValueError as error:
         raise ValueError(f"{label}: {error}") from None
-    if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{label}: a dimension would be {value!r}")
-    return int(value)
+    if not isinstance(extent, int) or extent < 0:
+        raise ValueError(f"{label}: a dimension would be {extent!r}")
+    return int(extent)
 
 
 _MAX_FORMS = 256
@@ -300,13 +293,13 @@ class CallForm:
         """Return all arguments in order and the outputs that were allocated, as
         `complete_arguments` does. `values` are the positional values, then the keyword values."""
         full = [None if source is None else values[source] for source in self._sources]
-        for index, argument, kind in self._structs:
+        for index, argument, struct_type in self._structs:
             try:
-                full[index] = pack_struct(kind, full[index])
+                full[index] = pack_struct(struct_type, full[index])
             except (TypeError, ValueError) as error:
                 label = f'{self._script.name}: argument "{argument.name}"'
-                text = f"{label}: expected {argument.type}, {error}"
-                raise (TypeError if isinstance(error, TypeError) else ValueError)(text) from None
+                error_class = TypeError if isinstance(error, TypeError) else ValueError
+                raise error_class(f"{label}: expected {argument.type}, {error}") from None
         if not self._allocated_indices:
             return tuple(full), None
         like = None
@@ -395,5 +388,5 @@ def _read_axis(position: int, axis: int, full: Sequence[Any]) -> Any:
 
 def _check_extent(value: Any) -> int:
     if not isinstance(value, int):
-        raise TypeError
+        raise TypeError  # without a text: `CallForm.complete_values` has the slow way explain it
     return int(value)

@@ -224,13 +224,16 @@ def evaluate_instance(script: Script, device: Device, machine: str | None = None
     one)."""
     machine = machine or os.uname().machine
     if script.code.machine != machine:
-        return Evaluation(script, None, f"made for {script.code.machine}, not {machine}")
+        return Evaluation(
+            script, rank=None, reason=f"made for {script.code.machine}, not {machine}"
+        )
     if script.kind != device.kind:
-        return Evaluation(script, None, f"{script.kind} code, and the device is {device}")
+        reason = f"{script.kind} code, and the device is {device}"
+        return Evaluation(script, rank=None, reason=reason)
     if script.kind == "cuda":
         problem = _explain_driver_refusal(script.code, device)
         if problem:
-            return Evaluation(script, None, problem)
+            return Evaluation(script, rank=None, reason=problem)
     return Evaluation(script, *rank_code(script.code.archs, script.code.ptx, device))
 
 

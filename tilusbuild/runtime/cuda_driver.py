@@ -44,17 +44,13 @@ class CudaDriver:
 
     def call_function(self, function: str, *arguments: Any) -> None:
         """Call a function by its name in the library. Raises `DriverError` for any error code."""
-        status = getattr(self.library, function)(*arguments)
-        if status:
-            raise DriverError(
-                f"{function} failed with CUDA error {status}{self._format_error_name(status)}"
-            )
-
-    def _format_error_name(self, status: int) -> str:
-        name = ctypes.c_char_p()
-        with suppress(AttributeError):  # a driver for tests need not have it
-            self.library.cuGetErrorName(status, ctypes.byref(name))
-        return f" ({name.value.decode()})" if name.value else ""
+        code = getattr(self.library, function)(*arguments)
+        if code != 0:  # CUDA_SUCCESS
+            name = ctypes.c_char_p()
+            with suppress(AttributeError):  # a driver for tests need not have it
+                self.library.cuGetErrorName(code, ctypes.byref(name))
+            suffix = f" ({name.value.decode()})" if name.value else ""
+            raise DriverError(f"{function} failed with CUDA error {code}{suffix}")
 
     def get_version(self) -> int:
         """Return the CUDA version that the driver supports: 13000 is 13.0. Needs no `cuInit`."""
@@ -78,10 +74,10 @@ class CudaDriver:
         self.call_function("cuDeviceGetName", name, len(name), device)
         return name.value.decode(errors="replace")
 
-    def get_attribute(self, which: int, device: int) -> int:
+    def get_attribute(self, attribute: int, device: int) -> int:
         """Return an attribute (CU_DEVICE_ATTRIBUTE_…) of a device by its handle."""
         value = ctypes.c_int()
-        self.call_function("cuDeviceGetAttribute", ctypes.byref(value), which, device)
+        self.call_function("cuDeviceGetAttribute", ctypes.byref(value), attribute, device)
         return value.value
 
     def get_arch(self, device: int) -> str:
@@ -98,8 +94,8 @@ _MISSING = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file"
 
 
 def open_with_dependencies(open_library: Callable[[], _Library]) -> _Library:
-    """Return what `open_library` returns, after loading the libraries that it misses. Raise its
-    error (`OSError`, or tvm-ffi's `RuntimeError`) when one of them is not found."""
+    """Return the result of `open_library`, after loading the libraries that it misses. When one of
+    them is not found, raise the error of `open_library`: `OSError`, or tvm-ffi's `RuntimeError`."""
     return _retry_with_dependencies(open_library, tried=set())
 
 

@@ -73,8 +73,9 @@ def parse_dlpack_kind(dlpack: tuple[int, int]) -> str | None:
 def may_have_cuda() -> bool:
     """Return whether /dev has a device file of NVIDIA. The driver is not called."""
     names = try_list("/dev")
-    # Windows' Linux has the one device `dxg`.
-    return any(n == "dxg" or (n.startswith("nvidia") and n[6:].isdigit()) for n in names)
+    # `nvidia0`, `nvidia1`, …; Windows' Linux has the one device `dxg`.
+    numbers = (name.removeprefix("nvidia") for name in names if name.startswith("nvidia"))
+    return "dxg" in names or any(map(str.isdigit, numbers))
 
 
 def get_gpu(index: int) -> Device:
@@ -100,7 +101,7 @@ def find_first_gpu() -> Device | None:
 def has_one_gpu() -> bool:
     """Return whether cuda:0 is the only GPU."""
     try:
-        get_gpu(1)
+        get_gpu(1)  # the driver's numbers have no gaps
     except DriverError:
         return True
     return False
@@ -113,10 +114,9 @@ def _query_gpu(index: int) -> Device:
 
     driver = CudaDriver()
     driver.call_function("cuInit", 0)
-    device = driver.get_device(index)
-    return Device(
-        "cuda", index, driver.get_name(device), driver.get_arch(device), driver.get_version()
-    )
+    handle = driver.get_device(index)
+    name, arch = driver.get_name(handle), driver.get_arch(handle)
+    return Device("cuda", index, name, arch, driver.get_version())
 
 
 CodeKind = Literal["sass", "ptx"]

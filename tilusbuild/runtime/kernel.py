@@ -233,11 +233,13 @@ class Kernel:
         names = (argument.name for argument in arrays.list_call_arguments(self._scripts[0]))
         launch = self._find_launcher(dict(zip(names, args, strict=True)))
         # A key may be missing or unhashable: an array library need not have `device`.
-        with suppress(AttributeError, IndexError, TypeError), self._lock:
-            # All are dropped, not the oldest: a record of the order of use would cost every call.
-            if len(self._launchers) >= _MAX_LAUNCHERS:
-                self._launchers.clear()
-            self._launchers[self._read_key(args)] = launch
+        with suppress(AttributeError, IndexError, TypeError):
+            key = self._read_key(args)
+            with self._lock:
+                # All are dropped, not the oldest: an order of use would cost every call.
+                if len(self._launchers) >= _MAX_LAUNCHERS:
+                    self._launchers.clear()
+                self._launchers[key] = launch
         return launch
 
     def _find_launcher(self, named: Mapping[str, Any]) -> Callable[..., Any]:
@@ -251,10 +253,11 @@ class Kernel:
             raise TypeError(f"{label}: it must be a whole number, since it chooses the program")
         choice = self._choose_program(active, sizes)
         launch = library.load_launcher(active.script, choice.program, active.device)
-        has_one_kind = len({script.kind for script in self._scripts}) == 1
-        is_host = active.script.kind == "cpu"
+        kinds = {script.kind for script in self._scripts}
         # If one program serves every call, calls need not even read a key.
-        if active.chooser.is_constant and has_one_kind and (is_host or device.has_one_gpu()):
+        if active.chooser.is_constant and (
+            kinds == {"cpu"} or (kinds == {"cuda"} and device.has_one_gpu())
+        ):
             self._shared_launcher = launch
         return launch
 
@@ -355,15 +358,15 @@ def _make_sizes_reader(locations: Sequence[SizeLocation]) -> _KeyReader:
         return lambda args: None
     axes = [location.axis for location in locations]
     if len(locations) == 1 and axes[0] is not None:
-        i, axis = locations[0]
-        return lambda args: args[i].shape[axis]
+        tensor, axis = locations[0]
+        return lambda args: args[tensor].shape[axis]
     if None not in axes and len({location.position for location in locations}) == 1:
         # Once: `shape` makes a tuple at each access, which takes 0.2 us for tvm-ffi's tensors.
-        tensor, pick = locations[0].position, itemgetter(*axes)
-        return lambda args: pick(args[tensor].shape)
+        common_tensor, read_axes = locations[0].position, itemgetter(*axes)
+        return lambda args: read_axes(args[common_tensor].shape)
     if len(locations) == 2 and None not in axes:
-        (i, p), (j, q) = locations
-        return lambda args: (args[i].shape[p], args[j].shape[q])
+        (tensor_1, axis_1), (tensor_2, axis_2) = locations
+        return lambda args: (args[tensor_1].shape[axis_1], args[tensor_2].shape[axis_2])
     return lambda args: tuple(
         [args[i] if axis is None else args[i].shape[axis] for i, axis in locations]
     )

@@ -30,13 +30,13 @@ def load_launcher(script: Script, program: int, device: Device | None) -> Callab
     if device is not None and device.kind == "cuda":
         check_images(script, program, meta, device)
     digest = meta["files"][LIBRARY]["sha256"]
-    # Held while a library is opened, so that one of many threads opens it. By digest, too: a
-    # program that is built again has the same path.
+    key = (path, digest)  # by digest, too: a program that is built again has the same path
+    # Held while a library is opened, so that one of many threads opens it.
     with process.library_lock:
-        if (path, digest) not in process.libraries:
+        if key not in process.libraries:
             check_library(path, digest)
-            process.libraries[path, digest] = _open_cached_launcher(path)
-        return process.libraries[path, digest]
+            process.libraries[key] = _open_cached_launcher(path)
+        return process.libraries[key]
 
 
 def open_launcher(path: str) -> Callable[..., Any]:
@@ -72,32 +72,33 @@ def check_library(path: str, digest: str) -> None:
 
 def read_meta(script: Script, program: int) -> Mapping[str, Any]:
     """Return meta.json of a built program. Raises `CorruptCacheError`."""
-    digest = script.programs[program]
-    path = os.path.join(script.root, "programs", digest, "meta.json")
+    program_hash = script.programs[program]
+    path = os.path.join(script.root, "programs", program_hash, "meta.json")
     try:
         meta = unseal_json(read_bytes(path))
     except OSError as error:
         raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
     except CorruptFileError as error:
         raise CorruptCacheError(f"{path} is damaged: {error}") from None
-    if meta.get("program") != digest or meta.get("status") != "built":
+    if meta.get("program") != program_hash or meta.get("status") != "built":
         raise CorruptCacheError(f"{path}: not the metadata of a built program")
     try:
-        if not isinstance(meta["files"][LIBRARY]["sha256"], str):
-            raise TypeError
+        library_digest = meta["files"][LIBRARY]["sha256"]
     except (KeyError, TypeError):
-        raise CorruptCacheError(f"{path} does not list {LIBRARY}") from None
+        library_digest = None
+    if not isinstance(library_digest, str):
+        raise CorruptCacheError(f"{path} does not list {LIBRARY}")
     return meta
 
 
 def check_images(script: Script, program: int, meta: Mapping[str, Any], device: Device) -> None:
     """Raise `LoadError` unless one image of the program's code runs on the device."""
-    refused = []
+    reasons = []
     for image in meta.get("images", ()):
         kind: CodeKind = "ptx" if image.get("kind") == "ptx" else "sass"
         verdict = can_run(str(image.get("arch")), device.arch, kind)
         if verdict:
             return
-        refused.append(verdict.reason)
+        reasons.append(verdict.reason)
     label = f"program {program} of {script.label}"
-    raise LoadError(f"{label} holds nothing that runs on {device}", refused)
+    raise LoadError(f"{label} holds nothing that runs on {device}", reasons)

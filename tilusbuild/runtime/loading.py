@@ -50,7 +50,8 @@ def load(
     library is opened yet, and the CUDA driver is not called.
     """
     chosen, hold = _find_instances(script, where, target, signed_by, params)
-    if (form := chosen[0].form) != CALLED:
+    form = chosen[0].form
+    if form != CALLED:
         hint = "; tilusbuild.library_path gives its file" if form == SHARED else ""
         raise LoadError(f"{chosen[0].name!r} is a library, and cannot be called{hint}")
     return Kernel(chosen, strict=strict, hold=hold)
@@ -151,17 +152,17 @@ def _choose_instances(
     ]
     if not fitting:
         unknown = sorted(params.keys() - instances[0].params.keys())
-        hint = did_you_mean(unknown[0], instances[0].params) if unknown else ""
+        hint = did_you_mean(unknown[0], instances[0].params) if unknown else None
         choices = "; ".join(sorted({_format_params(instance.params) for instance in instances}))
-        raise LoadError(
-            f"no instance of {script} in {root.path} has {_format_params(params) or name}"
-            + (f"\n  {hint}" if hint else "")
-            + f"\n  there are: {choices or 'instances without constants'}"
-        )
+        lines = [
+            *([hint] if hint else []),
+            f"there are: {choices or 'instances without constants'}",
+        ]
+        request = _format_params(params) or name
+        raise LoadError(f"no instance of {script} in {root.path} has {request}", lines)
     constants = sorted({_format_params(instance.params) for instance in fitting})
     if len(constants) > 1:
-        choices = "\n  ".join(constants)
-        raise LoadError(f"{script} has several instances: choose one by keyword\n  {choices}")
+        raise LoadError(f"{script} has several instances: choose one by keyword", constants)
     if target is not None:
         chosen = [s for s in fitting if target in (s.target, s.arch, s.kind)]
         if not chosen:

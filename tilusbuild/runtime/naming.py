@@ -193,7 +193,8 @@ def join_targets(words: Sequence[str], targets: Collection[str]) -> list[str]:
     it: a shell splits `gemm sm_80` when it is not quoted."""
     names: list[str] = []
     for word in words:
-        if names and word in targets and " " not in names[-1] and names[-1] not in targets:
+        has_target = bool(names) and (" " in names[-1] or names[-1] in targets)
+        if names and word in targets and not has_target:
             names[-1] += f" {word}"
         else:
             names.append(word)

@@ -75,11 +75,8 @@ def context() -> Iterator[None]:
 
 
 def cache_dir(path: str | os.PathLike[str]) -> None:
-    """Build into, and load from, the cache tree in a directory; relative to the working directory
-    now.
-
-    Raises `TypeError`, and `ValueError` for an empty path.
-    """
+    """Set the cache tree to build into and to load from; `path` is relative to the present working
+    directory. Raises `TypeError`, and `ValueError` for an empty path."""
     # As text now: the working directory may change before the build.
     text = os.fspath(path)
     if not isinstance(text, str):
@@ -90,22 +87,24 @@ def cache_dir(path: str | os.PathLike[str]) -> None:
 
 
 def parallel_workers(count: int) -> None:
-    """Compilers at once. Raises `TypeError` and `ValueError`."""
+    """Set the number of compilers at once. Raises `TypeError` and `ValueError`."""
     _set_option("jobs", _check_count("parallel_workers", count, least=1))
 
 
 def bench_warmup(count: int) -> None:
-    """Calls before each sample of a tuning. Raises `TypeError` and `ValueError`."""
+    """Set the number of calls before each sample of a tuning. Raises `TypeError` and
+    `ValueError`."""
     _set_option("bench-warmup", _check_count("bench_warmup", count, least=0))
 
 
 def bench_repeat(count: int) -> None:
-    """Samples of each program that is nearly the best. Raises `TypeError` and `ValueError`."""
+    """Set the number of samples of each program that is nearly the best. Raises `TypeError` and
+    `ValueError`."""
     _set_option("bench-repeat", _check_count("bench_repeat", count, least=1))
 
 
 class debug:  # noqa: N801 - the name that users of Tilus know
-    """For looking into a kernel."""
+    """The settings for looking into a kernel."""
 
     @staticmethod
     def dump_ir(enable: bool = True) -> None:
@@ -114,7 +113,7 @@ class debug:  # noqa: N801 - the name that users of Tilus know
 
     @staticmethod
     def disable_ptxas_opt(enable: bool = True) -> None:
-        """Let ptxas optimise nothing; the programs are other programs then. Raises `TypeError`."""
+        """Compile without ptxas' optimizations, to programs of other hashes. Raises `TypeError`."""
         _set_option("disable-ptxas-opt", _check_switch("disable_ptxas_opt", enable))
 
 

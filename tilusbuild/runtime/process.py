@@ -30,7 +30,7 @@ class Process:
         """Files of locks that are held, by path."""
 
     def _make_locks(self) -> None:
-        # Several locks: opening a library, or starting the driver, takes long.
+        # Several: opening a library, or starting the driver, takes long, and must delay no others.
         self.option_lock = threading.Lock()
         self.device_lock = threading.Lock()
         self.library_lock = threading.Lock()

@@ -21,7 +21,8 @@ LOCKS, READ = "locks", "read"
 
 def name_lock_file(kind: str, name: str) -> str:
     """Return the name of the lock file for an entry with a hex name."""
-    return f"{kind}-{name[: 2 if kind == READ else 3]}"
+    digits = 2 if kind == READ else 3  # for 256 or 4,096 lock files
+    return f"{kind}-{name[:digits]}"
 
 
 class SharedFile:

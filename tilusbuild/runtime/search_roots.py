@@ -147,7 +147,7 @@ def get_cache_dir() -> str:
 
 
 def _find_named_cache() -> CacheDir | None:
-    return find_named_cache(None, option.chosen(), os.environ)
+    return find_named_cache(option=None, program=option.chosen(), environment=os.environ)
 
 
 def _find_trusted_cache(start: str) -> CacheDir:
@@ -185,7 +185,7 @@ def _resolve_where(where: Any) -> SearchRoot:
             return _make_project_root(path)
         scripts = os.path.dirname(os.path.dirname(path))
         if os.path.basename(scripts) == "scripts":
-            path = os.path.dirname(scripts)
+            return SearchRoot(os.path.dirname(scripts), "where")
     return SearchRoot(path, "where")
 
 
@@ -214,6 +214,7 @@ def find_directory(where: Any) -> str:
 def _find_package(name: str) -> SearchRoot | None:
     """Return the tree with the kernels of a Python package, by its name, or of a package around it;
     None without one."""
+    # From `a.b.c` up to `a`: a module stands for the package that it is in.
     while name and all(part.isidentifier() for part in name.split(".")):
         from importlib.util import find_spec
 

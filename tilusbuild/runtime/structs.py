@@ -173,9 +173,8 @@ def _pack_mapping(struct_type: StructType, value: Mapping[Any, Any]) -> bytes:
         letter = "Q" if is_pointer else DTYPES[member.dtype].struct
         if not letter:
             raise TypeError(f"got a mapping; Python has no {member.dtype} number: give bytes")
-        if is_pointer:
-            elements = [0 if element is None else element for element in elements]  # null
-        numbers = map(_to_python_number, elements)
+        # None is a null pointer.
+        numbers = [0 if is_pointer and e is None else _to_python_number(e) for e in elements]
         try:
             struct.pack_into(f"<{len(elements)}{letter}", data, member.offset, *numbers)
         except (struct.error, OverflowError) as error:

@@ -99,12 +99,13 @@ def find_project_cache(start: str) -> CacheDir:
     person names one. A manifest that cannot be read counts as one without `cache-dir`."""
     manifest = find_manifest(start)
     if manifest is None:
-        return choose_project_cache(start, None)
+        return choose_project_cache(start, declared=None)
     # Not checked further: a build reports the mistakes of a manifest.
     table = read_toml(manifest).get("build")
     declared = table.get("cache-dir") if isinstance(table, dict) else None
-    is_name = isinstance(declared, str)
-    return choose_project_cache(os.path.dirname(manifest), declared if is_name else None)
+    if not isinstance(declared, str):
+        declared = None
+    return choose_project_cache(os.path.dirname(manifest), declared)
 
 
 def get_user_cache() -> str:
