@@ -22,7 +22,8 @@ from tilusbuild.binary.elf import MACHINE_CUDA, BinaryError, Elf, ElfSection
 _ENTRY_FLAG = 0x10  # in a symbol's `other`: a kernel, not a device function
 _RESERVED_SMEM_BYTES = 1024  # of a block, from sm_90 on
 
-# Formats of an attribute: 4 is a size and as many bytes, all others are a 16-bit value.
+# Format, number, and 16 bits: for format 4 a size, which as many bytes follow, else the value.
+_ATTRIBUTE = struct.Struct("<BBH")
 _FORMAT_SIZED, _FORMAT_BYTE = 4, 2
 _REGCOUNT, _FRAME_SIZE, _MIN_STACK_SIZE = 0x2F, 0x11, 0x12
 _MAX_THREADS, _REQUIRED_THREADS = 0x05, 0x10
@@ -171,23 +172,21 @@ def _read_parameter_sizes(
 
 
 def _iterate_attributes(content: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield each attribute's number and its value as 32-bit words (one for a short value).
-
-    Values of more than 12 bytes are skipped. Raises `BinaryError`.
-    """
+    """Yield each attribute's number and its value as 32-bit words (one for a short value). Values
+    of more than three words are skipped. Raises `BinaryError`."""
     offset, end = 0, len(content)
-    while offset + 4 <= end:
-        form, attribute, value = struct.unpack_from("<BBH", content, offset)
-        offset += 4
+    while offset + _ATTRIBUTE.size <= end:
+        form, attribute, size_or_value = _ATTRIBUTE.unpack_from(content, offset)
+        offset += _ATTRIBUTE.size
         if form != _FORMAT_SIZED:
-            yield attribute, (value & 0xFF if form == _FORMAT_BYTE else value,)
+            yield attribute, (size_or_value & 0xFF if form == _FORMAT_BYTE else size_or_value,)
             continue
-        if offset + value > end:
+        if offset + size_or_value > end:
             raise BinaryError("an attribute of a kernel is cut off")
-        # Longer values are lists of addresses, which nothing here uses.
-        if value <= 12:
-            yield attribute, struct.unpack_from(f"<{value // 4}I", content, offset)
-        offset += value
+        # Longer values are lists of addresses, which no function here uses.
+        if size_or_value <= 3 * 4:
+            yield attribute, struct.unpack_from(f"<{size_or_value // 4}I", content, offset)
+        offset += size_or_value
 
 
 # `ptxas info : Compiling entry function 'saxpy' for 'sm_90a'`
@@ -241,9 +240,9 @@ def parse_ptxas(log: str) -> tuple[PtxasUsage, ...]:
             kernels[-1]["stack"] = max(kernels[-1]["stack"], stack)
             kernels[-1]["spill_stores"] += stores
             kernels[-1]["spill_loads"] += loads
-        elif _REGISTERS.search(line):
+        elif registers_match := _REGISTERS.search(line):
             kernels[-1] |= {
-                "registers": _find_number(_REGISTERS, line),
+                "registers": int(registers_match[1]),
                 "stack": max(kernels[-1]["stack"], _find_number(_STACK, line)),
                 "static_smem": _find_number(_SMEM, line),
                 "barriers": _find_number(_BARRIERS, line),

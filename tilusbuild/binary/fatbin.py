@@ -95,7 +95,7 @@ def _find_images(data: bytes) -> list[_ImageLocation]:
         return _read_containers(data)
     elf = Elf(data)
     if elf.machine == MACHINE_CUDA:
-        return [_read_bare_cubin(data, 0)]
+        return [_read_bare_cubin(data, offset=0)]
     if elf.machine not in MACHINES:
         raise BinaryError(f"an ELF file for machine {elf.machine}, which is not supported")
     return _search_library(data)

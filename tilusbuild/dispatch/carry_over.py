@@ -56,8 +56,7 @@ def collect_carried_over(script: Script) -> CarriedOver:
 def describe_lost_rows(path: str, describe: Callable[[], bytes]) -> str | None:
     """Return a message about the rows that a script directory to be made at `path` will lose,
     or None. `describe` returns its script.json."""
-    has_tuned_sibling = any(True for _ in _list_tuned_directories(path))
-    if not has_tuned_sibling:
+    if next(_list_tuned_directories(path), None) is None:
         return None
     script = parse_description(path, unseal_json(describe()))
     # The build comes later: all planned programs count as built.

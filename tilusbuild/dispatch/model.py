@@ -111,11 +111,11 @@ def _count_threads(instance: PlannedInstance, values: Mapping[str, Value]) -> in
     if instance.spec.recipe.launch is None:
         return None
     try:
-        numbers = [part.evaluate(values) for part in instance.spec.recipe.launch.block]
+        sides = [side.evaluate(values) for side in instance.spec.recipe.launch.block]
     except ExprError:
         return None
-    integers = [number for number in numbers if isinstance(number, int) and number >= 1]
-    return math.prod(integers) if len(integers) == len(numbers) else None
+    valid_sides = [side for side in sides if isinstance(side, int) and side >= 1]
+    return math.prod(valid_sides) if len(valid_sides) == len(sides) else None
 
 
 def compute_work(

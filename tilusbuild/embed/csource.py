@@ -143,7 +143,9 @@ class _SourceWriter:
 
     def _write_tables(self) -> str:
         """Return the tables of C: programs with their digests, measured rows, devices, and the
-        argument and axis of each size. Each ends with a row of zeros: C has no empty arrays."""
+        argument and axis of each size."""
+        # All that may be empty end with a row of zeros, since C has no empty arrays. The brace that
+        # closes an array is on the line that opens the next one.
         script = self.script
         lines = [f"static const char td_name[] = {format_c_string(script.name)};"]
         lines.append("static const td_program td_programs[TD_PROGRAMS] = {")
@@ -155,7 +157,6 @@ class _SourceWriter:
             lines.append(f"  {{{row}}},")
         device_rows = []
         for i, table in enumerate(self.tables):
-            # The first brace closes the array before this one.
             lines.append(f"}};\nstatic const td_entry td_entries_{i}[] = {{")
             # Sorted by key, because C searches the rows by bisection.
             entries = sorted(e for e in table.entries if e.program in self.available)

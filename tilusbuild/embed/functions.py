@@ -52,12 +52,10 @@ class _Function(NamedTuple):
         targets = ", ".join(instance.target for instance in self.scripts)
         lines = [*(description or name).splitlines(), f"Script {name}, for {targets}."]
         for argument in self.arguments:
-            uses = ""
+            access = ", written" if argument.out else ""
             if argument.inout:
-                uses = ", read and written"
-            elif argument.out:
-                uses = ", written"
-            lines.append(f"  {argument.name}: {argument.type}{uses}")
+                access = ", read and written"
+            lines.append(f"  {argument.name}: {argument.type}{access}")
         # A cpu function has the parameter, too, because the signature is the same for both kinds.
         if script.kind == "cpu":
             lines.append("On the host: `stream` is ignored.")

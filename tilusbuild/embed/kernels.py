@@ -270,7 +270,7 @@ def _choose_cache_settings(manifest: str) -> Settings:
     """Return the setting "cache-dir" for a copy of a manifest: the cache noted for a manifest with
     the same content, else the user's. Return no setting if the environment or an option names a
     cache."""
-    if find_named_cache(None, option.chosen(), os.environ) is not None:
+    if find_named_cache(option=None, program=option.chosen(), environment=os.environ) is not None:
         return {}
     note_path = _path_of_note(manifest)
     noted_cache = None if note_path is None else _NOTE.load_value(note_path, str)

@@ -83,11 +83,11 @@ def build_target(arguments: CMakeArgs) -> int:
             manifest, private.path, choose_package, settings=settings, after_build=write_sources
         )
         # With a directory a package is always written.
-        path = package.path if package else ""
-        new_list, old_list = os.path.join(path, LIST), os.path.join(kernels_path, LIST)
+        package_path = package.path if package else ""
+        new_list, old_list = os.path.join(package_path, LIST), os.path.join(kernels_path, LIST)
         # The list has the digests of all files, so the directory stays if the list is the same.
         if not os.path.exists(old_list) or sha256_file(new_list) != sha256_file(old_list):
-            replace_directory(path, kernels_path, private.path)
+            replace_directory(package_path, kernels_path, private.path)
     for name, text in texts_by_name.items():
         path = os.path.join(sources, name)
         # CMake compares times: an equal file must keep its time.

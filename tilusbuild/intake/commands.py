@@ -326,13 +326,13 @@ def _add_compile(
         for source in arguments.sources:
             stem = os.path.splitext(os.path.basename(source))[0]
             path = arguments.output or os.path.join(directory, f"{stem}.o")
-            name, this_compile = path, (source, arguments)
+            object_name, this_compile = path, (source, arguments)
             # A setup.py may compile one source to one path for several extensions, with other flags
             # for each. Each of these is an object of its own, and `+` makes its name unique.
-            while outputs.objects.get(name, this_compile) != this_compile:
-                name += "+"
-            outputs.objects[name] = this_compile
-            outputs.latest[path] = name
+            while outputs.objects.get(object_name, this_compile) != this_compile:
+                object_name += "+"
+            outputs.objects[object_name] = this_compile
+            outputs.latest[path] = object_name
     elif arguments.sources or arguments.others:
         output = arguments.output or os.path.join(directory, "a.out")
         # The objects of a command that compiles and links at once have no names: make some up.

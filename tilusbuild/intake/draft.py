@@ -170,8 +170,8 @@ def to_standard(written: str) -> str | None:
 def make_table_name(text: str, used_names: Iterable[str] = ()) -> str:
     """Return a name for a table, made of `text`: lower case, digits and `_`, as "my_lib" of
     "My-lib". A name in `used_names` gets a number: "my_lib_2"."""
-    name = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").lower() or "kernels"
-    name = name if name[0].isalpha() else f"k{name}"
+    words = re.sub(r"[^A-Za-z0-9]+", "_", text).strip("_").lower() or "kernels"
+    name = words if words[0].isalpha() else f"k{words}"  # a digit cannot come first
     number, free_name = 1, name
     while free_name in used_names:
         number += 1

@@ -121,21 +121,22 @@ class _LibraryReader(Struct):
     def add_product(self, product: LinkProduct, objects: Sequence[str]) -> None:
         """Add the library of a linked or archived product. A program becomes a static library, with
         a note on its link."""
-        base = os.path.basename(product.output)
-        name = base.removeprefix("lib").partition(".")[0]
+        file_name = os.path.basename(product.output)
+        name = file_name.removeprefix("lib").partition(".")[0]
         unmade_objects, other_files = self._split_unmade_inputs(product)
         if product.kind == "shared":
             keys = {"output": self._to_output(product.output), "objects": unmade_objects}
             self.add_library(name, objects, {**keys, **self._list_link_keys(product, other_files)})
             return
         if product.kind == "program":
-            base = f"lib{base}.a"
+            file_name = f"lib{file_name}.a"
             libs = [*other_files, *(f"-l{lib}" for lib in product.arguments.libs)]
+            link = f"g++ -Wl,--whole-archive {file_name} -Wl,--no-whole-archive {' '.join(libs)}"
             self.draft.add_note(
-                f"{name} is a program: its objects are archived in {base}, and its link is left to "
-                f"you: g++ -Wl,--whole-archive {base} -Wl,--no-whole-archive {' '.join(libs)}"
+                f"{name} is a program: its objects are archived in {file_name}, and its link is"
+                f" left to you: {link}"
             )
-        output = self._to_output(os.path.join(os.path.dirname(product.output), base))
+        output = self._to_output(os.path.join(os.path.dirname(product.output), file_name))
         self.add_library(
             name, objects, {"kind": "static", "output": output, "objects": unmade_objects}
         )
@@ -216,9 +217,9 @@ class _LibraryReader(Struct):
         rpath that are relative to the library. Options that are left out become notes."""
         rpath: list[str] = []
         remaining = iter(options)
-        for option in remaining:
+        for word in remaining:
             # `-R/path` is `-rpath=/path`.
-            option = re.sub("^-R(?=.)", "-rpath=", option)
+            option = re.sub("^-R(?=.)", "-rpath=", word)
             name, equals, value = option.partition("=")
             if name in ("-rpath", "--rpath", "-R"):
                 path = value if equals else next(remaining, "")
@@ -285,24 +286,23 @@ class _LibraryReader(Struct):
     ) -> Iterator[tuple[str, CompileArguments]]:
         """Yield (name, arguments) of the sources of `objects` that a library can have. Each other
         source becomes a note."""
-        prefix = "left out, because"
         for source, arguments in map(self.outputs.objects.__getitem__, objects):
             name = os.path.relpath(source, self.root)
             suffix = os.path.splitext(name)[1]
             language = arguments.language and LANGUAGE_NAMES.get(arguments.language)
             if name.startswith(".."):
-                self.draft.add_note(f"{prefix} it is outside of {self.root} (-o DIR): {source}")
+                why = f"it is outside of {self.root} (-o DIR): {source}"
             elif not os.path.isfile(source):
-                self.draft.add_note(f"{prefix} it does not exist (is it generated?): {name}")
+                why = f"it does not exist (is it generated?): {name}"
             elif language and language != LANGUAGES[suffix]:
-                suffixes = (suffix for suffix in LANGUAGES if LANGUAGES[suffix] == language)
-                other = next(suffixes)
-                self.draft.add_note(
-                    f"{prefix} the other build compiles it as {other} (-x {arguments.language}),"
-                    f" and here the suffix decides: {name}"
-                )
+                usual_suffix = next(key for key, value in LANGUAGES.items() if value == language)
+                option = f"-x {arguments.language}"
+                why = f"the other build compiles it as {usual_suffix} ({option}), and here the"
+                why += f" suffix decides: {name}"
             else:
                 yield name, arguments
+                continue
+            self.draft.add_note(f"left out, because {why}")
 
     def _read_archs(self, arguments: CompileArguments) -> Archs:
         """Return the architectures that a compile names, and whether PTX is kept. Without any,
@@ -321,10 +321,8 @@ class _LibraryReader(Struct):
                 f"assumed, because nothing says what to compile for: {DEFAULT_ARCH}"
             )
         # The PTX of an architecture such as sm_90a runs only where its code runs: it is not kept.
-        ptx = arguments.ptx and any(arch[-1].isdigit() for arch in archs)
-        if not arguments.archs:
-            ptx = True
-        return tuple(archs) or (DEFAULT_ARCH,), ptx
+        keeps_ptx = arguments.ptx and any(arch[-1].isdigit() for arch in archs)
+        return tuple(archs) or (DEFAULT_ARCH,), keeps_ptx or not arguments.archs
 
     def _set_arguments(
         self, library: LibraryDraft, first_library: LibraryDraft, arguments: CompileArguments

@@ -47,7 +47,7 @@ def tune_kernel(*args: Any, **options: Any) -> tuple[list[Any], dict[str, Any]]:
     size = arguments_by_name.get("problem_size")
     size_by_axis = size if isinstance(size, list | tuple) else [size]
     record["size arguments"] = [_find_argument_index(part, arguments) for part in size_by_axis]
-    record["where"] = sys._getframe(1).f_lineno
+    record["where"] = sys._getframe(1).f_lineno  # of the script, which calls this function
     with open(_RECORD, "a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
     return [], {}
@@ -203,10 +203,9 @@ def run_script(script: str, arguments: Sequence[str] = ()) -> None:
         with open(script, "rb") as file:
             exec(compile(file.read(), script, "exec"), main.__dict__)  # noqa: S102 - it is the user's
     except Exception as error:
-        traceback_start = error.__traceback__
-        traceback.print_exception(
-            type(error), error, traceback_start.tb_next if traceback_start else None
-        )
+        own_frame = error.__traceback__
+        script_frames = own_frame.tb_next if own_frame else None
+        traceback.print_exception(type(error), error, script_frames)
         sys.exit(1)
 
 

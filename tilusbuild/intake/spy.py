@@ -131,11 +131,11 @@ def _record_extension_paths(command: Any) -> None:
     # setuptools gives the path in the project only if `inplace` is set, else the one in the build
     # directory.
     for extension in command.extensions:
-        inplace = os.path.abspath(command.get_ext_fullpath(extension.name))
+        project_path = os.path.abspath(command.get_ext_fullpath(extension.name))
         command.inplace = 0
-        built = os.path.abspath(command.get_ext_fullpath(extension.name))
+        built_path = os.path.abspath(command.get_ext_fullpath(extension.name))
         command.inplace = 1
-        _write_record({"built": built, "inplace": inplace})
+        _write_record({"built": built_path, "inplace": project_path})
 
 
 def _assume_architecture() -> None:

@@ -133,8 +133,8 @@ def _read_into_draft(
     root = output or _find_root(directory, libraries.list_sources(commands))
     draft.project = _name_project(root)
     libraries.add_libraries(draft, root, commands)
-    for name in filter(os.environ.get, _COMPILER_VARIABLES.split()):
-        draft.add_note(f"left out: {name}={os.environ[name]}: no compile gets that from the shell")
+    for key in filter(os.environ.get, _COMPILER_VARIABLES.split()):
+        draft.add_note(f"left out: {key}={os.environ[key]}: no compile gets that from the shell")
     return root
 
 

@@ -64,17 +64,17 @@ def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
     def run_ninja_build(build_directory: str, verbose: bool, error_prefix: str) -> None:
         """Build by tilusbuild within its blocks, and by torch's own function elsewhere. Raises
         `RuntimeError` with the messages of the tools."""
-        torch = import_cpp_extension()
+        cpp_extension = import_cpp_extension()
         is_within_block = _running_setups or getattr(_thread_state, "block", False)
-        if not is_within_block or torch.IS_HIP_EXTENSION or not torch.IS_LINUX:
+        if not is_within_block or cpp_extension.IS_HIP_EXTENSION or not cpp_extension.IS_LINUX:
             original(build_directory, verbose, error_prefix)
             return
-        workers = os.environ.get("MAX_JOBS", "")
+        max_jobs = os.environ.get("MAX_JOBS", "")
         request = NinjaRequest(
             directory=os.path.abspath(build_directory),
             name=_running_setups[-1] if _running_setups else "",
             project_directory=os.getcwd() if _running_setups else "",
-            jobs=int(workers) if workers.isdigit() and int(workers) else None,
+            jobs=int(max_jobs) if max_jobs.isdigit() and int(max_jobs) else None,
             out=sys.stdout if verbose else None,
         )
         try:

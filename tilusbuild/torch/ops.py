@@ -153,12 +153,12 @@ def _find_instances(where: object, text: str | None) -> dict[str, list[Script]]:
             if fits and script.form == CALLED:
                 label = format_instance_name(script.name, script.params)
                 scripts_by_label.setdefault(label, []).append(script)
-    if not scripts_by_label and text:
+    if scripts_by_label:
+        return scripts_by_label
+    if text:
         # Called for its error, which says whether the name is wrong or nothing was built.
         load(text, where=where)
-    if not scripts_by_label:
-        raise LoadError(f"{root.path} has no script to call")
-    return scripts_by_label
+    raise LoadError(f"{root.path} has no script to call")
 
 
 def _list_directories(root: SearchRoot, where: object) -> Iterable[str]:
@@ -240,9 +240,9 @@ class _OpSchema(NamedTuple):
     @property
     def declaration(self) -> str:
         """Return the schema in torch's language, without the name of the op."""
-        returned = ", ".join("Tensor" for _ in self.outputs)
-        returned = returned if len(self.outputs) == 1 else f"({returned})"
-        return f"({', '.join(map(self._declare_argument, self.inputs))}) -> {returned}"
+        arguments = ", ".join(map(self._declare_argument, self.inputs))
+        tensors = ", ".join("Tensor" for _ in self.outputs)
+        return f"({arguments}) -> {tensors if len(self.outputs) == 1 else f'({tensors})'}"
 
     def _declare_argument(self, argument: ScriptArgument) -> str:
         """Return an argument in torch's schema language."""

@@ -80,11 +80,12 @@ def remove_unless_in_use(
     # A rename would take a mounted file system along, and the deletion would empty it.
     mounts = list_mounts_below(cache.root)
     for removal in removals:
-        locked = removal.lock is not None and directory.is_locked(removal.lock)
-        mounted = any(f"{mount}/".startswith(f"{removal.path}/") for mount in mounts)
-        if not locked and not mounted:
+        is_locked = removal.lock is not None and directory.is_locked(removal.lock)
+        has_mount = any(f"{mount}/".startswith(f"{removal.path}/") for mount in mounts)
+        is_free = not is_locked and not has_mount
+        if is_free:
             _remove_directory(directory, removal.path)
-        yield removal, not locked and not mounted
+        yield removal, is_free
 
 
 def _remove_directory(directory: CacheDirectory, path: str) -> None:
@@ -97,8 +98,7 @@ def _remove_directory(directory: CacheDirectory, path: str) -> None:
             directory.open_parent(path) as (parent, name),
         ):
             os.rename(name, os.path.join(private.path, "entry"), src_dir_fd=parent)
-    # Its system has removed it meanwhile.
     except FileNotFoundError:
-        pass
+        pass  # its system has removed it meanwhile
     except OSError as error:
         raise TilusbuildError(f"{directory.join_path(path)}: {error.strerror}") from None

@@ -77,8 +77,8 @@ def _read_operator(directory: CacheDirectory, home: str, *, keyed: bool) -> Fore
     With `keyed`, its directory is named by a digest, which is checked; else it is the copy in a
     graph, with which it is removed.
     """
-    meta = directory.read_json(f"{home}/meta.json")
-    meta = meta if isinstance(meta, dict) else {}
+    value = directory.read_json(f"{home}/meta.json")
+    meta = value if isinstance(value, dict) else {}
     name = str(meta.get("name", os.path.basename(os.path.dirname(home))))
     entry = ForeignEntry(directory, home, "op" if keyed else "op of a graph", name)
     # A graph is removed as a whole: Hidet loads none with a part of its kernels.
