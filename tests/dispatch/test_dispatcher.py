@@ -42,9 +42,7 @@ def compiled(directory: Path, main: str, library: Path, *words: str) -> str:
     command = ["gcc", "-Wall", "-Werror", *flags, "main.c", f"-I{library.parent}", str(library)]
     command += ["-o", "main", f"-Wl,-rpath,{library.parent}"]
     subprocess.run(command, cwd=directory, check=True)
-    given = [word for word in words if word not in flags]
-    done = run_to_end([directory / "main", *given])
-    return done.stdout
+    return run_to_end([directory / "main", *(w for w in words if w not in flags)]).stdout
 
 
 def test_a_build_makes_it_for_programs_in_c(built: Marks, tmp_path: Path) -> None:
@@ -139,13 +137,9 @@ def test_it_follows_the_tables_of_its_device(copied, refreshed, tmp_path) -> Non
     assert Path(refreshed()).stat().st_ino == before, "it is made once"
 
 
-def ran(kernel: Any, n: int) -> int:
-    return round(float(kernel(np.zeros(n, "float32"))[-1]))
-
-
 def test_where_nothing_is_to_be_chosen_the_program_itself_is_called(built: Marks) -> None:
     kernel = Kernel([built.script("mark")._replace(rules=())])
-    assert [ran(kernel, n) for n in (3, 9)] == [1, 1]
+    assert [round(float(kernel(np.zeros(n, "float32"))[-1])) for n in (3, 9)] == [1, 1]
     assert kernel._shared_launcher is load_launcher(built.script("mark"), 1, None)
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -178,7 +178,7 @@ def test_gc_by_age_and_size(make: Made) -> None:
     assert not [name for name in os.listdir(made) if name.startswith(".")]
 
 
-def test_gc_leaves_what_its_system_has_locked(make: Made, monkeypatch: Any) -> None:
+def test_gc_leaves_what_its_system_has_locked(make, monkeypatch) -> None:
     made = make("tilus")
     (lock,) = made.glob("programs/*/.lock")
     with lock.open() as held:
@@ -187,11 +187,7 @@ def test_gc_leaves_what_its_system_has_locked(make: Made, monkeypatch: Any) -> N
         gone = list(remove_unless_in_use(cache, choose_removals(cache, now=1e12, older_than=1)))
     assert [went for _, went in gone] == [False]
     assert lock.exists()
-
-    def refuse(*args: Any) -> None:
-        raise OSError(errno.ENOLCK, "the file system has no locks")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "no locks")))
     assert cache.entries[0].directory.is_locked(str(lock.relative_to(made)))
 
 
@@ -235,32 +231,14 @@ def test_the_command_line(make: Made, tmp_path: Path) -> None:
     assert run("verify", made).startswith("1 entry of hidet")
 
 
-def documented_tilelang(root: Path) -> Path:
-    home = root / ("c3" * 32)
+@pytest.mark.parametrize("below", ["", "0.1.5"])
+def test_a_cache_as_tilelangs_documentation_lays_it_out(tmp_path: Path, below: str) -> None:
+    home = tmp_path / below / ("c3" * 32)
     home.mkdir(parents=True)
     for name in ("kernel.cu", "wrapped_kernel.cu"):
         (home / name).write_text('extern "C" __global__ void add_kernel(float* A) {}')
     (home / "kernel_lib.so").write_bytes(LIBRARY)
     (home / "params.pkl").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
-    return root
-
-
-def documented_hidet(root: Path) -> Path:
-    home = root / "ops" / "cuda_space_0" / "matmul" / ("ab" * 8)
-    home.mkdir(parents=True)
-    (home / "task.txt").write_text("Task(name: matmul)")
-    (home / "source.cu").write_text("")
-    (home / "nvcc_log.txt").write_text("nvcc -gencode arch=compute_90a,code=sm_90a source.cu\n")
-    (home / "summary.txt").write_text("index  latency\n")
-    (home / "lib.so").write_bytes(LIBRARY)
-    (root / "onnx").mkdir()
-    (root / "onnx" / "model.onnx").write_bytes(b"not ours")
-    return root
-
-
-@pytest.mark.parametrize("below", ["", "0.1.5"])
-def test_a_cache_as_tilelangs_documentation_lays_it_out(tmp_path: Path, below: str) -> None:
-    documented_tilelang(tmp_path / below)
     cache = read_foreign_cache(str(tmp_path))
     assert (cache.system, cache.version) == ("tilelang", below)
     (entry,) = cache.entries
@@ -269,7 +247,16 @@ def test_a_cache_as_tilelangs_documentation_lays_it_out(tmp_path: Path, below: s
 
 
 def test_a_cache_as_hidets_documentation_lays_it_out(tmp_path: Path) -> None:
-    cache = read_foreign_cache(str(documented_hidet(tmp_path)))
+    home = tmp_path / "ops" / "cuda_space_0" / "matmul" / ("ab" * 8)
+    home.mkdir(parents=True)
+    (home / "task.txt").write_text("Task(name: matmul)")
+    (home / "source.cu").write_text("")
+    (home / "nvcc_log.txt").write_text("nvcc -gencode arch=compute_90a,code=sm_90a source.cu\n")
+    (home / "summary.txt").write_text("index  latency\n")
+    (home / "lib.so").write_bytes(LIBRARY)
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "onnx" / "model.onnx").write_bytes(b"not ours")
+    cache = read_foreign_cache(str(tmp_path))
     assert (cache.system, cache.broken) == ("hidet", ())
     (entry,) = cache.entries
     assert (entry.declared_arch, entry.code_archs) == ("sm_90a", ("sm_90a",))

@@ -2,6 +2,7 @@
 
 import platform
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -95,12 +96,8 @@ class OnGpu:
 
 @pytest.mark.parametrize("driver", [True, False], ids=["driver", "no-driver"])
 def test_tensors_on_the_wrong_device_are_reported_as_such(built, cuda, monkeypatch, driver) -> None:
-    def find(index: int) -> Device:
-        if driver:
-            return H100
-        raise DriverError("no CUDA driver")
-
-    monkeypatch.setattr(device, "get_gpu", find)
+    error = None if driver else DriverError("no CUDA driver")
+    monkeypatch.setattr(device, "get_gpu", Mock(return_value=H100, side_effect=error))
     text = r"mark is built for cpu \(cpu\), and the call's tensors are on cuda:1"
     with pytest.raises(LoadError, match=text):
         Kernel([built.script("mark")])(OnGpu(1, 8), OnGpu(1, 8))
