@@ -105,8 +105,8 @@ class _TaggedWheel:
     def get_tag(self) -> tuple[str, str, str]:
         """Return the tags of Python, ABI and platform."""
         if self.distribution.ext_modules:
-            own: tuple[str, str, str] = super().get_tag()  # type: ignore[misc]
-            return own
+            tag: tuple[str, str, str] = super().get_tag()  # type: ignore[misc]
+            return tag
         return "py3", "none", self.distribution.platform_of_kernels or "any"
 
 

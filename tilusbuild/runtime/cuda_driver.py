@@ -31,7 +31,7 @@ COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, L2_CACHE_SIZE = 75, 76, 38
 
 
 class CudaDriver:
-    """The functions of libcuda. Raise `DriverError` when the library cannot be opened.
+    """Calls the functions of libcuda. Raises `DriverError` when it cannot be opened.
 
     RTLD_LOCAL, the default of ctypes, is enough: every symbol is looked up in the handle.
     """

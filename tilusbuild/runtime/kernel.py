@@ -330,7 +330,7 @@ def _make_key_reader(script: Script, one_device: bool) -> _KeyReader:
 
 
 class SizeLocation(NamedTuple):
-    """Where a call has a size: the position of an argument, and the axis of a tensor's shape."""
+    """The location of a size in a call: an argument's position, and the axis of its shape."""
 
     position: int
     axis: int | None

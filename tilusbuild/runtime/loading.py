@@ -22,7 +22,7 @@ from tilusbuild.runtime.search_roots import SearchRoot, find_search_roots, get_w
 from tilusbuild.runtime.semantics import Value
 
 _REQUIRED = "TILUSBUILD_REQUIRE_SIGNED"
-"""Names the PEM file of a public key: then nothing is loaded that it did not sign."""
+"""The variable with the PEM file of a public key, whose owner must have signed each package."""
 
 
 def load(
@@ -36,15 +36,15 @@ def load(
 ) -> Kernel:
     """Return the kernel of a script: call it with arrays.
 
-    `script` may have constants with it, `gemm[dtype=f16]`, and a target.
+    `script` is a name, also with constants and a target: `gemm[dtype=f16] sm_80`.
     `where` is a cache tree, a project's directory, a package, the name of a Python package that has
-    kernels, or a module that stands for one; without it TILUSBUILD_CACHE_DIR, the installed
+    kernels, or its module. Without `where`, the tree of TILUSBUILD_CACHE_DIR, the installed
     packages and the project's cache are searched.
-    `target` is a target's name, an architecture or "cpu"; without it the device decides, of the
-    arrays or of the machine. `params` choose the instance. With `strict` a dispatch table of
-    another device is an error; without, it is reported once and not used. `signed_by` is the PEM
-    file of a public key, else TILUSBUILD_REQUIRE_SIGNED names one: then only a package that it
-    signed is accepted.
+    `target` is a target's name, an architecture or "cpu". Without `target`, the device of a call's
+    arrays decides, or that of the machine. `params` are constants, which choose the instance.
+    With `strict`, dispatch tables for other devices only are an error; else they are not used, and
+    a warning is logged once. `signed_by` is the PEM file of a public key, by default that of
+    TILUSBUILD_REQUIRE_SIGNED: only a package that the key's owner signed is accepted.
 
     Raises `LoadError`s: nothing is found, several fit, nothing runs here, something is damaged. No
     library is opened yet, and the CUDA driver is not called.
@@ -60,7 +60,7 @@ def load(
 def library_path(
     name: str, *, where: object = None, target: str | None = None, signed_by: str | None = None
 ) -> str:
-    """Return the file of a shared library, checked against what was built.
+    """Return the path of a shared library, after a check of its bytes by the build's digest.
 
     `where`, `target` and `signed_by` are as for `load`. Raises `LoadError`s. `cache gc` keeps the
     file of a loaded kernel, but not this one: open it at once.

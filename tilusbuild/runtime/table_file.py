@@ -36,7 +36,7 @@ def read_measured_keys(path: str) -> tuple[str, ...] | None:
 
 
 class Refusal(NamedTuple):
-    """Why a program is not chosen until it is rebuilt."""
+    """The refusal of a program, which is not chosen until it is rebuilt."""
 
     program: str
     """The program's hash."""
