@@ -63,9 +63,8 @@ def test_an_inactive_parameter_is_pinned_and_its_points_collapse() -> None:
 
 
 def test_schedules_cannot_be_changed() -> None:
-    schedule = Space(make_spec({"a": [1]}))[0]
     with pytest.raises(TypeError):
-        schedule.values["a"] = 2  # type: ignore[index]
+        Space(make_spec({"a": [1]}))[0].values["a"] = 2  # type: ignore[index]
 
 
 def test_indexing_beyond_the_space() -> None:

@@ -145,7 +145,7 @@ def _list_rows(key: str, parameter: ParameterSection) -> list[Row]:
 
 
 def _format_rows(parameter: ParameterSection, positions: Sequence[int]) -> str:
-    """Return a hint with the values of a parameter, of linked ones those at these positions."""
+    """Return a hint with a parameter's values; of linked parameters, those at `positions` only."""
     rows = [[as_row(value)[number] for number in positions] for value in parameter.list_values()]
     texts = list(dict.fromkeys(format_toml(row[0] if len(row) == 1 else row) for row in rows))
     more = f", … ({len(texts)} values)" if len(texts) > _MAX_SHOWN_VALUES else ""

@@ -154,7 +154,7 @@ def list_flag_problems(
 
 def _split_shell_string(flag: str) -> list[str]:
     """Return the arguments in a flag that clearly is a shell string; of any other, the flag."""
-    if not flag.startswith("-") or not any(c.isspace() for c in flag):
+    if not flag.startswith("-") or not any(character.isspace() for character in flag):
         return [flag]
     try:
         arguments = shlex.split(flag)
@@ -212,6 +212,7 @@ def find_denied_flags(flags: Sequence[str], *, cpu: bool) -> Iterator[DeniedFlag
 
 
 def _takes_value(flag: str) -> bool:
+    """Return whether the word after a flag is its value."""
     return bool(_PASS_ON_FLAG.fullmatch(flag) or _MACRO_FLAG.fullmatch(flag))
 
 
@@ -240,6 +241,7 @@ def _find_reason(flag: str, before: str, *, cpu: bool) -> tuple[str, str] | None
 
 
 def _names_file(part: str) -> bool:
+    """Return whether a flag, or a word by itself, names a file or a directory."""
     if _OPENS_NOTHING.match(part):
         return False
     return "/" in part or part.endswith("..") or _FILE_NAME.fullmatch(part) is not None

@@ -26,7 +26,7 @@ SOURCE = "source"
 LANGUAGES = {".cu": "cu", ".c": "c", **dict.fromkeys((".cc", ".cpp", ".cxx"), "c++")}
 """What a source is compiled as, by its suffix."""
 LINKED = {"shared": (".o", ".a"), "static": (".o",)}
-"""What `objects` may hold, by kind: an archive of archives is none."""
+"""The suffixes of files in the manifest's `objects`, by `kind`: an archive holds no archives."""
 
 
 def _check_output(output: str) -> str:

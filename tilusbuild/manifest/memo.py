@@ -114,7 +114,8 @@ def _memo_path(path: str, environment: Mapping[str, str]) -> str | None:
 
 
 def _is_own(file: str) -> bool:
-    # The checks of the manifest are skipped, so that no other user may write it.
+    """Return whether a file is this user's own, and no other user may write it."""
+    # Its manifest is not checked again: whoever writes the file decides which commands run.
     status = try_stat(file)
     return status is not None and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 

@@ -160,14 +160,14 @@ def make_parameter(key: str, parameter: ParameterSection) -> Parameter:
     return Parameter(
         split_linked_names(key),
         tuple(as_row(value) for value in parameter.list_values()),
-        parse_cached(parameter.when) if parameter.when is not None else None,
-        as_row(parameter.otherwise) if parameter.otherwise is not None else None,
-        as_row(parameter.default) if parameter.default is not None else None,
+        when=None if parameter.when is None else parse_cached(parameter.when),
+        otherwise=None if parameter.otherwise is None else as_row(parameter.otherwise),
+        default=None if parameter.default is None else as_row(parameter.default),
     )
 
 
 def as_row(value: Value | Row) -> Row:
-    """Return one value for each name."""
+    """Return a row; a single value becomes a row of one."""
     return value if isinstance(value, tuple) else (value,)
 
 

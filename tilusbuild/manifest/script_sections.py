@@ -32,7 +32,8 @@ def _check_rule_or_false(value: object) -> object:
 # Typed: `1` and `true` are equal keys, and different constants.
 @lru_cache(maxsize=4096, typed=True)
 def parse_cached(source: Value) -> Expr:
-    """`parse`, remembered: views of many targets ask for the same texts. Raises `ExprError`."""
+    """Return the expression of a text or a constant. Raises `ExprError`. Results are cached, as
+    each target of a script asks for the same texts."""
     return parse_expression(source)
 
 

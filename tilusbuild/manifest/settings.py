@@ -197,16 +197,16 @@ _KINDS: dict[str, tuple[Any, str]] = {
 
 def _decide_setting(name: str, default: Kind, sources: SettingSources) -> Setting[Kind]:
     """Return the value of a setting, or the default. Raises `InputError` for a wrong one."""
-    first = _find_setting(name, sources)
-    if first is None:
+    setting = _find_setting(name, sources)
+    if setting is None:
         return Setting(default, DEFAULT)
     kind, description = _KINDS[name]
     # msgspec takes "true" and "1", but not the other words that people write for a switch.
-    value = SWITCH.get(str(first.value).lower()) if kind is bool else first.value
+    value = SWITCH.get(str(setting.value).lower()) if kind is bool else setting.value
     try:
-        return Setting(convert(value, kind, strict=False), first.source)
+        return Setting(convert(value, kind, strict=False), setting.source)
     except (ValidationError, UnicodeError):  # of a string that is not UTF-8
         raise input_error(
-            f'{first.source} must be {description}, not "{first.value}"',
+            f'{setting.source} must be {description}, not "{setting.value}"',
             hint=did_you_mean(str(value), DEVICE_COMPILERS) if name == "device-compiler" else None,
         ) from None

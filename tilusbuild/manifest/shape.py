@@ -1,7 +1,7 @@
-"""What the models know about a path of keys: its table and that table's keys; the JSON schema.
+"""Find the table and the key at a path of the manifest, and make the manifest's JSON schema.
 
-Read from the models' own fields, so that messages, schema and reference cannot differ from what is
-accepted. The schema is for editors, such as Even Better TOML.
+Both are read from the fields of the models, so that messages, schema and reference cannot differ
+from what is accepted. The schema is for editors, such as Even Better TOML.
 """
 
 from __future__ import annotations

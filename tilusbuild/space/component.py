@@ -21,7 +21,7 @@ class Component:
     """The points of one group. `members` are the positions of its parameters, ascending."""
 
     def __init__(self, radix: Mapping[int, tuple[int, int]], ranks: Any) -> None:
-        """`radix` is that of `make_radix`; `ranks` are those of the points, ascending."""
+        """Store the ranks of the points, ascending, and the result of `make_radix`."""
         self.members = tuple(sorted(radix))
         self.count = len(ranks)
         self._radix = radix

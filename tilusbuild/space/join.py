@@ -42,13 +42,13 @@ class _PartialPoints(Struct):
     each point, 0 or the number (from 1) of the first rule without a value there; None: all 0.
     """
 
-    rank: Any
+    ranks: Any
     columns: dict[str, Any]
     invalid: dict[str, Any]
     fault: Any = None
 
     def __len__(self) -> int:
-        return len(self.rank)
+        return len(self.ranks)
 
 
 class Join:
@@ -138,7 +138,7 @@ class Join:
                     " rules connect, cannot be enumerated",
                     hint="add a restriction, or take values away",
                 )
-            rank_blocks.append(points.rank)
+            rank_blocks.append(points.ranks)
         ranks = np.concatenate(rank_blocks)
         # The join adds the members in another order, so the ranks come unsorted.
         ranks.sort()
@@ -165,9 +165,10 @@ class Join:
         # `_check_work` would refuse a join of very many combinations, and the first point may be
         # among the first of them.
         points = next(self._join_remaining(0, self._start_points(), budget), None)
-        return None if points is None else self._decode_rank(points.rank[0])
+        return None if points is None else self._decode_rank(points.ranks[0])
 
     def _start_points(self) -> _PartialPoints:
+        """Return the one point without values that each join begins with."""
         return _PartialPoints(np.array([0], dtype=self._rank_type), {}, {})
 
     def _join_remaining(
@@ -316,7 +317,7 @@ class Join:
         radix, _ = self._radix[level.position]
         rank_increase = digits.astype(self._rank_type, copy=False) * radix
         return _PartialPoints(
-            points.rank[parents] + rank_increase,
+            points.ranks[parents] + rank_increase,
             {name: take_survivors(columns[name]) for name in level.keep},
             {
                 name: take_survivors(np.broadcast_to(invalid[name], shape))
@@ -332,9 +333,9 @@ class Join:
         The rule is evaluated there once more, by the scalar form, for the words of the message.
         """
         rows = np.flatnonzero(points.fault > 0)
-        row = int(rows[np.argmin(points.rank[rows])])
+        row = int(rows[np.argmin(points.ranks[rows])])
         rule = self._rules[int(points.fault[row]) - 1]
-        return rule_error_at(self._model, rule, self._decode_rank(points.rank[row]))
+        return rule_error_at(self._model, rule, self._decode_rank(points.ranks[row]))
 
     def _decode_rank(self, rank: Any) -> dict[int, int]:
         """Return the row of each member, by position, at the point with this rank."""
@@ -358,6 +359,7 @@ def make_radix(model: Model, members: Sequence[int]) -> dict[int, tuple[int, int
 
 
 def _has_remainder(rule: Rule) -> bool:
+    """Return whether the rule's expression has a `%`."""
     return any(isinstance(node, Binary) and node.op == "%" for node in walk_tree(rule.expr.tree))
 
 
@@ -370,7 +372,7 @@ def make_row_columns(domain: Domain, position: int) -> dict[str, Any]:
 def _slice_points(points: _PartialPoints, start: int, stop: int) -> _PartialPoints:
     """Return the partial points from `start` to before `stop`."""
     return _PartialPoints(
-        points.rank[start:stop],
+        points.ranks[start:stop],
         {name: column[start:stop] for name, column in points.columns.items()},
         {name: mask[start:stop] for name, mask in points.invalid.items()},
         None if points.fault is None else points.fault[start:stop],

@@ -138,7 +138,7 @@ class OpenComponent:
         }
         invalid: dict[str, Any] = {}
         for derived in self._model.derived:
-            # In the order of computation; the rule may read any of them, or one through another.
+            # The rule may read a derived value, or one that another derived value reads.
             if derived.needs <= rule.needs:
                 needed = {name: columns[name] for name in derived.expr.names}
                 columns[derived.name], marks = evaluate_columns(derived.expr, needed, invalid)
