@@ -17,6 +17,7 @@ LAYERS = [
     "cache", "engine", "remote", "report", "dispatch", "builder", "package",
     "cli", "tune", "check",
     "watch", "jit", "signing", "oci", "kernels", "interop", "intake", "reapi", "page", "embed",
+    "diff", "compdb",
     "torch",
 ]  # fmt: skip
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from support.recipes import make_recipe, make_toolchain
-from tilusbuild.cli.compdb import make_clang_command, make_compile_command
+from tilusbuild.compdb.verb import make_clang_command, make_compile_command
 from tilusbuild.compile.pipelines.library import LinkCpu, LinkNvcc, ObjectCpu, ObjectNvcc
 from tilusbuild.errors import Diagnostic
 

@@ -8,9 +8,8 @@ import pytest
 
 from support.packages import Hand
 from support.project import Project
-from tilusbuild.package.diff import list_changes, open_side
+from tilusbuild.diff.verb import ChangeLine, list_changes, open_side
 from tilusbuild.package.extract import Limits
-from tilusbuild.report.jsonl import ChangeLine
 
 
 def between(a: Path, b: Path) -> list[ChangeLine]:

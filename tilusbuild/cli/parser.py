@@ -40,8 +40,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
                 "build", "explain gemm/12"),
     "report": ("show what builds cost: time, memory, registers, sizes",
                "build", "report --top 5"),
-    "compdb": ("write compile_commands.json for clangd and other editors",
-               "build", "compdb -o compile_commands.json"),
     "dispatch": ("show and check the tables that choose programs",
                  "run and tune", "dispatch coverage gemm"),
     "package": ("package what was built, for other machines",
@@ -52,8 +50,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
                   "package and install", "preflight dist/kernels-1.0.tar.zst --device sm_90"),
     "install": ("install a package into the cache, or uninstall one",
                 "package and install", "install dist/kernels-1.0.tar.zst"),
-    "diff": ("show what changed between two packages or caches",
-             "package and install", "diff old.tar.zst new.tar.zst"),
     "cache": ("inspect and maintain the cache",
               "maintain", "cache show gemm/12 --sass"),
 }

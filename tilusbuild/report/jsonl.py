@@ -72,17 +72,6 @@ class GarbageLine(JsonLine, frozen=True):
     why: str = ""
 
 
-class ChangeLine(JsonLine, frozen=True):
-    """One difference of two packages or caches. `what` is "package", "script", "program"
-    or "table"; `kind` "added", "removed" or "changed". `label` says of what; `reasons` say how."""
-
-    event: ClassVar[str] = "change"
-    what: str
-    kind: str
-    label: str
-    reasons: tuple[str, ...] = ()
-
-
 class PreflightCandidate(Struct, frozen=True):
     """A target, and why it does or does not suit the device."""
 

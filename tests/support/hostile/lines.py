@@ -46,7 +46,7 @@ def _line(rng: random.Random) -> tuple[str, ...]:
     from tilusbuild.cli.parser import VERBS
 
     # Of the rooms' verbs `watch` never ends, and `tune` runs long.
-    verb = rng.choice([*VERBS, "check", "run"])
+    verb = rng.choice([*VERBS, "check", "compdb", "diff", "run"])
     actions = _actions(verb)
     name = rng.choice(list(actions))
     words = [verb, name] if name else [verb]

@@ -1,4 +1,5 @@
-"""Compare two packages or caches: which scripts, schedules, tables and texts differ.
+"""`tilusbuild diff A B`: which scripts, schedules, tables and texts of two packages or caches
+differ.
 
 Scripts are matched by name, target and constants, programs by their schedule. Why a
 program has another hash is read from the two texts that the hash covers, as `explain` does.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
@@ -18,18 +19,62 @@ from tilusbuild.cache import layout
 from tilusbuild.cache.entries import get_product, lookup_entry
 from tilusbuild.cache.index import list_programs, list_scripts, read_index
 from tilusbuild.cache.tree import Tree
+from tilusbuild.cli import options
+from tilusbuild.cli.arguments import LimitArgs, Verb, flag, positional
+from tilusbuild.cli.options import CountsLine, emit_line
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, select_texts, unpack_package
-from tilusbuild.report.jsonl import ChangeLine
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import format_count
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import read_serving_tables
 from tilusbuild.status import Status
+
+_SHOWN = 3
+
+
+class DiffArgs(LimitArgs, frozen=True, kw_only=True):
+    a: str = positional("A", help="a package or a cache")
+    b: str = positional("B", help="a package or a cache")
+    exit_code: bool = flag("--exit-code", help="exit with status 1 when they differ")
+
+
+class ChangeLine(JsonLine, frozen=True):
+    """One difference of two packages or caches. `what` is "package", "script", "program"
+    or "table"; `kind` "added", "removed" or "changed". `label` says of what; `reasons` say how."""
+
+    event: ClassVar[str] = "change"
+    what: str
+    kind: str
+    label: str
+    reasons: tuple[str, ...] = ()
+
+
+def run(arguments: DiffArgs) -> int:
+    """Print the changes from A to B. Return 1 if there are any and --exit-code asks for it."""
+    limits = options.parse_limits(arguments)
+    with open_side(arguments.a, limits) as a, open_side(arguments.b, limits) as b:
+        changes = list(list_changes(a, b))
+    if arguments.json:
+        for change in changes:
+            emit_line(change)
+        emit_line(CountsLine({"changes": len(changes)}))
+    else:
+        for change, labels in group_changes(changes):
+            shown = labels if arguments.verbose else labels[:_SHOWN]
+            more = f" and {len(labels) - len(shown)} more" if len(labels) > len(shown) else ""
+            print(f"{change.what} {change.kind}: {'; '.join(shown)}{more}")
+            for reason in change.reasons:
+                print(f"  {reason}")
+        if not changes:
+            print("nothing changed")
+    return 1 if changes and arguments.exit_code else 0
+
 
 ScriptKey: TypeAlias = tuple[str, str, str]
 """A script's name, target and constants."""
@@ -226,3 +271,6 @@ def group_changes(changes: Sequence[ChangeLine]) -> Iterator[tuple[ChangeLine, l
         _, labels = groups.setdefault(key, (change, []))
         labels.append(change.label)
     yield from groups.values()
+
+
+VERB = Verb(DiffArgs, run, (ChangeLine, CountsLine))

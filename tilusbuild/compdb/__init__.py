@@ -1,0 +1,1 @@
+"""The verb `compdb`: the compile commands of a project, for editors."""

@@ -1,0 +1,12 @@
+"""What this optional room brings; see `tilusbuild/rooms.py`."""
+
+BRINGS = {
+    "verb": {
+        "compdb": (
+            "write compile_commands.json for clangd and other editors",
+            "build",
+            "compdb -o compile_commands.json",
+            "tilusbuild.compdb.verb",
+        ),
+    },
+}
