@@ -152,10 +152,10 @@ class _ProgramLookup:
             unknown_schedules = [schedules[position] for position in unknown_positions]
         for position, schedule in zip(unknown_positions, unknown_schedules, strict=True):
             program = self.reads.add_program(render_program(self._spec, self._sources, schedule))
-            hashes[position] = program.hash
+            program_hash = hashes[position] = program.hash
             inputs_number = self._remember_inputs(program)
             if inputs_number is not None:
-                row = bytes.fromhex(program.hash), inputs_number
+                row = bytes.fromhex(program_hash), inputs_number
                 self._remembered.rows[keys[position]] = row
             self.rendered += 1
         # The loop has replaced each None: the condition is for the type only.

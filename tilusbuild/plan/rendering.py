@@ -93,10 +93,10 @@ class ReadsCollector:
             paths.update(header.path for header in closure.headers if header.path)
             # If a header appears in a probed path, an include finds it instead of the present one.
             paths.update(closure.probed)
-            if closure.sought is None:
-                is_any_name = True
-            else:
-                names.update(closure.sought)
+            # The property is read once: it splits the names of all headers.
+            sought_names = closure.sought
+            is_any_name |= sought_names is None
+            names.update(sought_names or ())
         return PlanInputs(
             frozenset(paths | templates),
             frozenset(templates),
