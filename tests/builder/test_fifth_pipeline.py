@@ -3,10 +3,14 @@
 import os
 import re
 from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
 
 from support.fake_engine import Listener
 from support.processes import run_to_end
 from support.project import head
+from tilusbuild.builder import dump_ir
 from tilusbuild.builder.build import build_project
 from tilusbuild.builder.project import Project
 from tilusbuild.compile import pipelines
@@ -63,3 +67,12 @@ def test_a_fifth_pipeline_is_a_class_and_a_line(tmp_path, monkeypatch) -> None:
     assert (directory / "module/ir/host.s").is_file()
     done = run_to_end([directory / "module/compile.sh"], status=None)
     assert "unchanged" in done.stderr, "compile.sh makes other bytes than the build"
+
+
+def test_a_dump_whose_instructions_cannot_be_written_fails(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(dump_ir, "extract_cubins", lambda _: [Mock(data=b"")])
+    compiling = Mock(work=tmp_path)
+    compiling.execute_step.return_value.status = 0
+    compiling.scrub_log.return_value = "MOV R1, c[0x0][0x28]"
+    with pytest.raises(FileNotFoundError):
+        dump_ir.Dump(compiling, str(tmp_path / "gone"), "nvdisasm").disassemble(__file__)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from tilusbuild.binary import BinaryError
-from tilusbuild.binary.fatbin import extract_cubins
+from tilusbuild.binary.fatbin import Cubin, extract_cubins
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.entries import lookup_entry
@@ -166,18 +166,24 @@ class Dump:
 
     def disassemble(self, path: str) -> None:
         """Write the instructions of every cubin in a file, with source lines if it has them."""
-        # A dump is best effort: what a tool cannot read is left out.
         if self._disassembler is None:
             return
+        # A file without cubins and a broken disassembler are passed over. An error of writing is
+        # raised: a dump is not made again, so none may be published with a part missing.
+        cubins: tuple[Cubin, ...] = ()
         with suppress(OSError, BinaryError):
-            for cubin in extract_cubins(read_bytes(path)):
-                name = f"{cubin.image.arch}.sass"
-                with open(os.path.join(self.work, "one.cubin"), "wb") as file:
-                    file.write(cubin.data)
-                argv = (self._disassembler, "-c", "-g", "one.cubin")
+            cubins = extract_cubins(read_bytes(path))
+        for cubin in cubins:
+            name = f"{cubin.image.arch}.sass"
+            with open(os.path.join(self.work, "one.cubin"), "wb") as file:
+                file.write(cubin.data)
+            argv = (self._disassembler, "-c", "-g", "one.cubin")
+            try:
                 finished = self._compiling.execute_step(Step("disassemble", argv, name))
-                if finished.status == 0:
-                    self._write_output(name, finished.output)
+            except OSError:
+                return
+            if finished.status == 0:
+                self._write_output(name, finished.output)
 
     def copy(self, output: str, name: str) -> None:
         """Add the output of a command as `name`."""
