@@ -37,9 +37,9 @@ def test_what_is_saved_is_there_the_next_time_and_the_last_wins(path: str) -> No
     write(path, a=3)
     assert content(path) == {"a": 3, "b": [2, "ü"]}
     log = opened(path)
-    log.put_value("c", 4)
+    log.put_value("c\udcff", 4)
     log.save_records(keep=lambda key: key != "a")
-    assert content(path) == {"b": [2, "ü"], "c": 4}
+    assert content(path) == {"b": [2, "ü"], "c\udcff": 4}, "text that is not UTF-8, too"
 
 
 @pytest.mark.parametrize("directory", [None, "file"])

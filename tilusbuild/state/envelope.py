@@ -133,7 +133,9 @@ class StateFile:
             # Read again: another builder may have saved since.
             all_records = {**self._load_records(), **self._read_records(), **self._unsaved}
             self._records = {key: value for key, value in all_records.items() if keep(key)}
-            self._envelope.save_value(self._path, self._records)
+            # As bytes: a key may have a path that is not UTF-8, which msgpack has no text for.
+            body = {key.encode("utf-8", "surrogateescape"): v for key, v in self._records.items()}
+            self._envelope.save_value(self._path, body)
         self._unsaved = {}
 
     def _load_records(self) -> dict[str, Any]:
@@ -144,7 +146,8 @@ class StateFile:
     def _read_records(self) -> dict[str, Any]:
         if self._path is None:
             return {}
-        return self._envelope.load_value(self._path, dict[str, Any]) or {}
+        body = self._envelope.load_value(self._path, dict[bytes, Any]) or {}
+        return {key.decode("utf-8", "surrogateescape"): value for key, value in body.items()}
 
 
 _ENVELOPE = Envelope("step")
