@@ -3,6 +3,7 @@
 import fcntl
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -122,6 +123,10 @@ def test_the_next_one_removes_what_a_killed_command_left(tmp_path, monkeypatch) 
         assert os.path.isdir(held.path)
         Path(made.path, "file").touch()
     assert os.listdir(tmp_path) == ["tilusbuild-tmp-theirs"]
+    # A directory such as mode 1733 can be written to, and not be listed.
+    monkeypatch.setattr(os, "listdir", Mock(side_effect=PermissionError))
+    with TemporaryDirectory("third") as made:
+        assert os.path.isdir(made.path)
 
 
 def test_what_another_one_has_beside_a_place_stays(tmp_path: Path) -> None:

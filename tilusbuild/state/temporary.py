@@ -70,7 +70,10 @@ class TemporaryDirectory:
 def _sweep_abandoned(top: str) -> None:
     """Remove directories of ours in `top` whose owner has died: this user's, with a lock that is
     free."""
-    for name in filter(_NAME.fullmatch, os.listdir(top)):
+    names: list[str] = []
+    with suppress(OSError):  # this user may write to `top`, but perhaps not list it
+        names = os.listdir(top)
+    for name in filter(_NAME.fullmatch, names):
         # An error for one directory, which is locked or a link, must not end the sweep of others.
         with suppress(OSError), open_below(top, name) as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
