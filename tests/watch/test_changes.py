@@ -56,16 +56,17 @@ def test_a_check_is_due_when_it_was_quiet_or_has_waited_long(
     now += QUIET / 2
     detector.add_hint("b")
     now += QUIET / 2
-    assert detector.take_due_time() is None
+    assert detector.take_due_check() is None
     now += QUIET
-    assert detector.take_due_time() == 100.0, "and says when it began"
+    assert detector.take_due_check() == 100.0, "and says when it began"
     assert not detector.is_hinted
     began = now
     while now < began + MAX_DELAY:
         detector.add_hint("c")
-        assert detector.take_due_time() is None
+        assert detector.take_due_check() is None
+        assert detector.next_check > now, "and nobody asks again and again until then"
         now += QUIET / 2
-    assert detector.take_due_time() == began
+    assert detector.take_due_check() == began
 
 
 ASKED = frozenset({"a.h", "cuda.h"})

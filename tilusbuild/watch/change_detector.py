@@ -109,43 +109,43 @@ class ChangeDetector:
         self._states = PathStates(digest, now)
         self._observer = make_observer(report_hint, ignored_directory)
         self._hinted_paths: set[str] = set()
-        self._first_hint_at = self._last_hint_at = 0.0
-        """When the first and the last of what is hinted happened."""
+        self._first_hint_at: float | None = None
+        """The monotonic time of the first hint since the last check; None without one."""
+        self._last_hint_at = 0.0
         self._watch_roots: dict[str, bool] = {}
         self._checked_at = 0.0
 
     @property
     def is_hinted(self) -> bool:
-        """Whether something happened that was not checked yet."""
-        return bool(self._first_hint_at)
+        """Whether a hint has come since the last check."""
+        return self._first_hint_at is not None
 
     @property
     def next_check(self) -> float:
-        """By the monotonic clock."""
-        regular = self._checked_at + INTERVAL
-        return min(regular, self._quiet_at) if self._first_hint_at else regular
-
-    @property
-    def _quiet_at(self) -> float:
+        """The monotonic time of the next check. After a hint it is set by the hints alone: an
+        earlier time would have the owner ask again and again until the hints pause."""
+        if self._first_hint_at is None:
+            return self._checked_at + INTERVAL
         return min(self._last_hint_at + QUIET, self._first_hint_at + MAX_DELAY)
 
     def add_hint(self, path: str) -> None:
+        """Record a hint that came now."""
         self._hinted_paths.add(path)
         self._last_hint_at = time.monotonic()
         self._first_hint_at = self._first_hint_at or self._last_hint_at
 
-    def take_due_time(self) -> float | None:
+    def take_due_check(self) -> float | None:
         """Return None when no check is due now. Else return the monotonic time of the first hint
         since the last check; now, if there was none.
 
         The hints count as checked then, and the observer is given the directories again.
         """
         now = time.monotonic()
-        if not self._first_hint_at:
-            return now if now >= self.next_check else None
-        if now < self._quiet_at:
+        if now < self.next_check:
             return None
-        first_hint_at, self._first_hint_at = self._first_hint_at, 0.0
+        if self._first_hint_at is None:
+            return now
+        first_hint_at, self._first_hint_at = self._first_hint_at, None
         # A directory may have been replaced under the same name: the observer then watches the new
         # one.
         self._observer.watch_roots(self._watch_roots)

@@ -80,8 +80,8 @@ class Session:
         )
         self._is_stale = False
         """Whether a watched path has changed since the latest plan."""
-        self._changed_at = 0.0
-        """The monotonic time of the first change since the latest plan; 0 without one."""
+        self._changed_at: float | None = None
+        """The monotonic time of the first change since the latest plan; None without one."""
         self._tools_changed = False
         """Whether a tool has changed since the tools were discovered."""
         self._state: PlanState | None = None
@@ -130,9 +130,9 @@ class Session:
         is_pending = self._is_stale or self._signal is not None
         wait = 0.0 if is_pending else max(0.0, self._detector.next_check - time.monotonic())
         self._handle_messages(wait)
-        hinted_since = self._detector.take_due_time()
-        if hinted_since is not None:
-            self._check_files(hinted_since)
+        changed_since = self._detector.take_due_check()
+        if changed_since is not None:
+            self._check_files(changed_since)
         if self._signal is None and self._is_stale:
             self._plan_project()
 
@@ -195,7 +195,7 @@ class Session:
         self._cancel_command()
         began_at, started = time.monotonic(), self._project.clock.read_time()
         self._saved_at = self._changed_at or began_at
-        self._is_stale, self._changed_at = False, 0.0
+        self._is_stale, self._changed_at = False, None
         try:
             with raise_signals():
                 state = self._make_plan()
