@@ -168,7 +168,9 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
     none.
     """
     with (
-        open_resources(project.settings, project.environment, project.runner, config) as limited,
+        open_resources(
+            project.settings, project.environment, project.runner, config
+        ) as local_config,
         BuildStore(project.cache) as store,
         LazyRemote(
             choose_remote(project.manifest.remote, project.environment),
@@ -177,7 +179,7 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
             _make_lazy_verify(project),
         ) as remote,
     ):
-        limited, wrap_runner = _add_executor(project, remote, limited)
+        shared_config, wrap_runner = _add_executor(project, remote, local_config)
         runners = RunnerStack(
             project.runner,
             project.find_launcher(),
@@ -186,10 +188,10 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
             wrap_runner,
         )
         compiler = ProgramCompiler(project.cache, runners, project.manifest.build.timeout)
-        completed = replace(
-            limited,
+        full_config = replace(
+            shared_config,
             history=config.history or History(project.cache.state_path),
             remote=remote,
-            warnings=(*limited.warnings, *_list_unsafe_flags(project)),
+            warnings=(*shared_config.warnings, *_list_unsafe_flags(project)),
         )
-        yield Builder(store, compiler, completed)
+        yield Builder(store, compiler, full_config)

@@ -144,7 +144,7 @@ def _parse_record(value: Any) -> _Record | None:
     seconds, peak_rss, short_hash = value
     if not isinstance(seconds, int | float) or not isinstance(peak_rss, int):
         return None
-    # Python reads NaN in JSON. It compares false with both bounds, so it is refused here, too.
+    # A file may hold NaN. It compares false with both bounds, so it is refused here, too.
     if 0 <= seconds < _MAX_SECONDS and peak_rss >= 0:
         return _Record(float(seconds), peak_rss, short_hash)
     return None

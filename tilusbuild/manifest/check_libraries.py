@@ -34,7 +34,7 @@ def check_libraries(checks: Checks) -> None:
         path: Path = ("library", name)
         check_declared(checks, (*path, "targets"), library.targets, "target")
         check_toolchain(checks, path, library.toolchain)
-        # Again in `memo`: what patterns and directories match may change without the manifest.
+        # `manifest.memo` runs these checks of files again: files come and go without the manifest.
         check_include_dirs(checks, path, library.include_dirs)
         allows_all = checks.manifest.build.unsafe_flags or library.unsafe_flags
         check_flag_list(checks, (*path, "flags"), library.flags, unsafe=allows_all)

@@ -311,10 +311,10 @@ class LocalRunner:
     def _handle_warden_end(self) -> None:
         """End all pending commands. If the warden was killed, kill its session before, as it could
         not kill its children itself."""
-        status = self._wait_for_warden()
+        exit_status = self._wait_for_warden()
+        has_failed = exit_status != 0
         # The sweep is repeated: a child may start another one while it is being killed.
-        sweeps = _MAX_SWEEPS if status else 0
-        for _ in range(sweeps):
+        for _ in range(_MAX_SWEEPS if has_failed else 0):
             survivors = [
                 pid for pid, _, session in warden.list_processes() if session == self._warden
             ]
@@ -323,8 +323,8 @@ class LocalRunner:
             warden.kill_each(survivors)
             time.sleep(0.01)
         with self._lock:
-            if not self._closed and (status or self._loss_reason is None):
-                cause = f"signal {-status}" if status < 0 else f"status {status}"
+            if not self._closed and (has_failed or self._loss_reason is None):
+                cause = f"signal {-exit_status}" if exit_status < 0 else f"status {exit_status}"
                 self._loss_reason = (
                     f"the process that starts compilers ended unexpectedly ({cause})"
                 )
@@ -336,7 +336,8 @@ class LocalRunner:
             pending.mark_end()
 
     def _wait_for_warden(self) -> int:
-        """Wait for the warden, and return its exit status, or minus the signal that ended it."""
+        """Wait for the warden. Return its exit status: 0 after a good end, and if a signal has
+        killed it, minus the signal's number."""
         try:
             _, wait_status = os.waitpid(self._warden, 0)
         except ChildProcessError:

@@ -43,10 +43,10 @@ from functools import partial
 HEADER = struct.Struct("<IBQ")
 REQUEST = struct.Struct("<dQ?BIIII")
 """Time limit in seconds (0: none), output limit in bytes, whether to report output as it comes,
-niceness, number of arguments, of variables, of a sandbox's paths to read and
-to change."""
+niceness, number of arguments, of variables, of a sandbox's paths to read and to change."""
 RESULT = struct.Struct("<idQ?")
-"""Wait status, seconds, peak resident set in bytes, timed out; the output follows."""
+"""Exit status or minus the signal, seconds, peak resident set in bytes, timed out; the output
+follows."""
 REFUSAL = struct.Struct("<i")
 """The errno with which a start failed; the path that it is about follows."""
 
@@ -378,7 +378,7 @@ class Warden:
         """Kill the rest of a dead child's group, reap the child, and answer `FINISHED` with its
         result and output, or `REFUSED` if its program could not run."""
         kill_group(child.pid)
-        _, status, usage = os.wait4(child.pid, 0)
+        _, wait_status, usage = os.wait4(child.pid, 0)
         seconds = time.monotonic() - child.started
         # The rest of the output is read, but at most 1 MiB of it: a process that has left the group
         # may never stop writing.
@@ -394,8 +394,8 @@ class Warden:
         if refusal:
             self._send_frame(REFUSED, child.number, refusal)
             return
-        code = os.waitstatus_to_exitcode(status)
-        result = RESULT.pack(code, seconds, usage.ru_maxrss * 1024, child.timed_out)
+        exit_status = os.waitstatus_to_exitcode(wait_status)
+        result = RESULT.pack(exit_status, seconds, usage.ru_maxrss * 1024, child.timed_out)
         self._send_frame(FINISHED, child.number, result, child.output.join_pieces())
 
     def _hold_tokens(self, payload: bytes) -> None:
