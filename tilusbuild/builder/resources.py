@@ -168,9 +168,7 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
     none.
     """
     with (
-        open_resources(
-            project.settings, project.environment, project.runner, config
-        ) as local_config,
+        open_resources(project.settings, project.environment, project.runner, config) as limited,
         BuildStore(project.cache) as store,
         LazyRemote(
             choose_remote(project.manifest.remote, project.environment),
@@ -179,7 +177,7 @@ def open_builder(project: Project, config: BuildConfig) -> Iterator[Builder]:
             _make_lazy_verify(project),
         ) as remote,
     ):
-        shared_config, wrap_runner = _add_executor(project, remote, local_config)
+        shared_config, wrap_runner = _add_executor(project, remote, limited)
         runners = RunnerStack(
             project.runner,
             project.find_launcher(),

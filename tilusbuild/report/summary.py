@@ -10,7 +10,7 @@ import shlex
 
 from msgspec import Struct
 
-from tilusbuild.engine.events import FailureGroup, RemoteSummary, Summary, Verdict
+from tilusbuild.engine.events import FailureGroup, RemoteSummary, Summary
 from tilusbuild.report.text import (
     clean_text,
     format_bytes,
@@ -29,9 +29,14 @@ def format_summary(summary: Summary, *, quiet: bool = False) -> str:
     parts = []
     if not quiet or summary.exit_status:
         parts += [_format_group(group) for group in summary.failures]
-        verdicts = [_format_verdict(verdict) for verdict in summary.scripts if not verdict.ok]
+        verdicts = [
+            f"error: {to_one_line(script.label)}: {script.reason}"
+            f" ({script.built} of {script.schedules} built)\n"
+            for script in summary.scripts
+            if not script.ok
+        ]
         if verdicts:
-            parts.append("\n".join(verdicts) + "\n")
+            parts.append("".join(verdicts))
         if summary.error is not None:
             error = clean_text(summary.error)
             prefix = "" if "error: " in error else "error: "
@@ -122,11 +127,6 @@ def _format_group(group: FailureGroup) -> str:
 
 # "ptxas info    : Used 32 registers …", "    0 bytes stack frame, 0 bytes spill stores, …".
 _RESOURCE_REPORT = re.compile(r"ptxas info\b|\s+\d+ bytes stack frame")
-
-
-def _format_verdict(verdict: Verdict) -> str:
-    name = to_one_line(verdict.label)
-    return f"error: {name}: {verdict.reason} ({verdict.built} of {verdict.schedules} built)"
 
 
 def format_failure(label: str, status: str, reason: str) -> str:

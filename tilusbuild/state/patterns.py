@@ -93,7 +93,9 @@ def find_matches(root: str, pattern: str, *, hidden_names: bool = False) -> Matc
         if name not in listings:
             listings[name] = _list_entries(path, is_root=not name)
             name_count += len(listings[name])
-            _check_width(name_count, root, pattern)
+            if name_count > MAX_NAMES:
+                reason = f"looks at more than {MAX_NAMES:,} names in {root}"
+                raise PatternTooWideError(pattern, reason)
         for entry in listings[name]:
             relative = os.path.join(name, entry.name)
             is_match = _matches_part(entry.name, part, part_matchers[part_index])
@@ -107,12 +109,6 @@ def find_matches(root: str, pattern: str, *, hidden_names: bool = False) -> Matc
                 next_index = part_index if is_deep else part_index + 1
                 pending.append(_Search(relative, next_index, entry_origins))
     return Matches(sorted(matched_names), directories)
-
-
-def _check_width(count: int, root: str, pattern: str) -> None:
-    """Raise `PatternTooWideError` when a pattern has looked at too many names."""
-    if count > MAX_NAMES:
-        raise PatternTooWideError(pattern, f"looks at more than {MAX_NAMES:,} names in {root}")
 
 
 def _matches_part(name: str, part: str, match: Callable[[str], object]) -> bool:

@@ -69,14 +69,17 @@ def choose_watch_roots(
         if os.path.islink(path):
             directories.add(os.path.dirname(resolve_links(path)))
     for directory in sorted(directories):
-        existing = _find_existing_directory(directory, is_directory)
-        for path in {existing, resolve_links(existing)}:
-            if is_within(path, cache):
+        # Of a missing directory, the nearest one above that exists.
+        existing = directory
+        while not is_directory(existing) and existing != os.path.dirname(existing):
+            existing = os.path.dirname(existing)
+        for watched in {existing, resolve_links(existing)}:
+            if is_within(watched, cache):
                 continue
-            if is_within(path, root):
-                _add_root_inside(roots, path, root, cache)
+            if is_within(watched, root):
+                _add_root_inside(roots, watched, root, cache)
             else:
-                outside.add(path)
+                outside.add(watched)
     recursive_roots = [path for path, is_recursive in roots.items() if is_recursive]
     for directory in sorted(outside):
         if not any(is_within(directory, path) for path in recursive_roots):
@@ -97,13 +100,6 @@ def _add_root_inside(roots: dict[str, bool], directory: str, root: str, cache: s
     # Each directory on the way alone: everything below the top would include the cache.
     for depth in range(1, len(parts) + 1):
         roots.setdefault(os.path.join(root, *parts[:depth]), False)
-
-
-def _find_existing_directory(path: str, is_directory: Callable[[str], bool]) -> str:
-    """Return the path if it is a directory, else the nearest directory around it that exists."""
-    while not is_directory(path) and path != os.path.dirname(path):
-        path = os.path.dirname(path)
-    return path
 
 
 # Not that a file was opened or read, of which each start of a program on PATH would give an event;
