@@ -100,6 +100,8 @@ class Script:
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value)
 
 
@@ -167,6 +169,10 @@ def first(gpu: str) -> Sources:
     }
     library = {"sources": ["src/*.cpp"], "targets": ["cpu"], "output": "out/lib.so"}
     return Sources(templates, scripts, files, build, {}, library)
+
+
+LINK = "link to "
+"""The beginning of the text of a file that is a symbolic link to another one of the project."""
 
 
 def header_text(name: str, number: int, includes: str = "") -> str:
@@ -248,6 +254,13 @@ def edit_move_header(sources: Sources, chance: Random) -> None:
             sources.files[old] = replaced
 
 
+def edit_link_header(sources: Sources, chance: Random) -> None:
+    """Have a header be a link to another one, which may be none or a link, too."""
+    name, target = _any_header(chance), _any_header(chance)
+    if name != target:
+        sources.files[name] = LINK + target
+
+
 def edit_delete_header(sources: Sources, chance: Random) -> None:
     if names := _headers(sources):
         del sources.files[chance.choice(names)]
@@ -263,6 +276,7 @@ def edit_build_keys(sources: Sources, chance: Random) -> None:
                     ["other", "include"],
                     ["include"],
                     ["include/deep", "include"],
+                    ["include", {"package": "headers", "path": "include"}],
                 ]
             )
         case 1:

@@ -13,7 +13,17 @@ from pathlib import Path
 from random import Random
 
 from support.walk import sources as drawn
-from support.walk.world import FoundError, Surroundings, World, interrupted, linked, started
+from support.walk.world import (
+    GCC_OPTIONS,
+    OWN_GCC,
+    SITES,
+    FoundError,
+    Surroundings,
+    World,
+    interrupted,
+    linked,
+    started,
+)
 from tilusbuild.state.directories import remove_tree
 
 
@@ -69,7 +79,7 @@ class Walk:
         """Change what commands are run with."""
         world, around = self.world, Surroundings()
         for _ in range(chance.choice([0, 1, 1, 2])):
-            match chance.randrange(7):
+            match chance.randrange(10):
                 case 0:
                     around.variables["CPATH"] = chance.choice(["@/project/other", "/nowhere", ""])
                 case 1:
@@ -82,6 +92,15 @@ class Walk:
                     around.remote = True
                 case 5:
                     around.variables["LANGUAGE"] = "de"
+                case 7:
+                    order = chance.choice([SITES, SITES[::-1], SITES[:1], SITES[1:]])
+                    path = os.pathsep.join(f"@/sites/{site}" for site in order)
+                    around.variables["PYTHONPATH"] = path
+                case 8:
+                    around.path = OWN_GCC
+                    world.turn_gcc(chance.choice([*GCC_OPTIONS]))
+                case 9:
+                    around.variables[chance.choice(["CXX", "NVCC_CCBIN"])] = "g++"
                 case 6:
                     world.wrap(chance.choice(["first", "second"]))
         world.around = around

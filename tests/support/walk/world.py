@@ -24,7 +24,8 @@ from typing import Any
 
 from support.faults.commands import Ended, Running, Server
 from support.faults.oracle import of_command
-from support.walk.sources import Sources
+from support.own_gcc import install_gcc
+from support.walk.sources import LINK, Sources, header_text
 
 Entry = dict[str, str]
 """The files of an entry of the cache, by their digests; links by where they lead."""
@@ -34,6 +35,11 @@ _MEASURED = ("dispatch/", "latency/", "dispatch_table.")
 _OF_TOOLS = ("CACHEDIR.TAG", "state/digests", "state/launchers")
 """What the first clean build remembers of compilers and launchers, which no step of a walk changes:
 half of the time of a clean build."""
+SITES = ("a", "b")
+"""Directories of Python packages, each with `headers`."""
+GCC_OPTIONS = {"plain": "", "other": "-DOTHER"}
+"""The installations of g++, by the options in their `specs`."""
+OWN_GCC = "gcc/bin"
 _PATH = os.environ.get("PATH", os.defpath)
 
 
@@ -81,6 +87,12 @@ class World:
             (self.room / part).mkdir(parents=True)
         for part in ("home", "tmp"):
             (self.clean / part).mkdir(parents=True)
+        for number, site in enumerate(SITES):
+            for place in (self.room, self.clean):
+                _write_package(place / "sites" / site, number)
+        for name, options in GCC_OPTIONS.items():
+            install_gcc(self.room / "compilers" / name, options)
+        self.turn_gcc("plain")
         (self.room / "link").symlink_to("project")
         for tool in ("g++", "gcc"):
             (self.room / "links" / tool).symlink_to(f"/usr/bin/{tool}")
@@ -106,6 +118,12 @@ class World:
             path = self.room / "wrapped" / tool
             path.write_text(f'#!/bin/sh\n# {note}\nexec /usr/bin/{tool} "$@"\n')
             path.chmod(0o755)
+
+    def turn_gcc(self, name: str) -> None:
+        """Have the link `gcc` lead to one of the installations of g++, whose drivers are equal."""
+        link = self.room / "gcc"
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"compilers/{name}")
 
     # Commands.
 
@@ -229,19 +247,22 @@ class World:
         around = self.around
         key = repr((sources.key(), words, around.variables, around.path))
         key += (self.room / "wrapped/g++").read_text() if around.path == "wrapped" else ""
+        has_own_gcc = around.path == OWN_GCC
+        key += os.readlink(self.room / "gcc") if has_own_gcc else ""
+        remembered = () if has_own_gcc else _OF_TOOLS
         if key not in self._outcomes:
             self.counts["clean"] += 1
             project = self.clean / "project"
             shutil.rmtree(project, ignore_errors=True)
             _write(project, sources.texts(), None)
-            for name in _OF_TOOLS:
+            for name in remembered:
                 _copy(self.clean / name, project / ".cache" / name)
             ended = self._server.run(
                 words, project, self._environment(self.clean), seconds=PATIENCE
             )
             self._sound(ended, signalled=False)
             self._outcomes[key] = self.outcome(ended, project)
-            for name in _OF_TOOLS:
+            for name in remembered:
                 if not (self.clean / name).exists():
                     _copy(project / ".cache" / name, self.clean / name)
         return self._outcomes[key]
@@ -343,6 +364,11 @@ def _write(project: Path, texts: dict[str, str], chance: Random | None) -> None:
             path.unlink()
     for name, text in sorted(texts.items()):
         path = project / name
+        if text.startswith(LINK):
+            _write_link(path, os.path.relpath(project / text.removeprefix(LINK), path.parent))
+            continue
+        if path.is_symlink():
+            path.unlink()
         if path.is_file() and path.read_text() == text:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -363,6 +389,21 @@ def _write(project: Path, texts: dict[str, str], chance: Random | None) -> None:
         if path.is_dir() and chance and chance.random() < 0.5:
             with suppress(OSError):
                 path.rmdir()
+
+
+def _write_link(path: Path, target: str) -> None:
+    if not path.is_symlink() or os.readlink(path) != target:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        path.symlink_to(target)
+
+
+def _write_package(site: Path, number: int) -> None:
+    """A Python package with a header that the project may have, too."""
+    directory = site / "headers/include"
+    directory.mkdir(parents=True)
+    (directory.parent / "__init__.py").touch()
+    (directory / "b.h").write_text(header_text("b.h", 7 + number))
 
 
 def _copy(source: Path, to: Path) -> None:
