@@ -20,4 +20,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # `python -m` searches the working directory first, where a project's module must not be
+    # taken for an installed one. Python 3.11's `-P` leaves it out.
+    if not sys.flags.isolated and not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]
     sys.exit(main())

@@ -1,7 +1,8 @@
 """The answer of a build with nothing to do: the no-op record of the last one proves it, in one pass
 of `stat`.
 
-A record names the command that it answers, every input that the plan read, every directory in which
+A record names the command that it answers, every variable that the plan asked for, every input that
+it read, every directory in which
 it searched for one, and what a load and the next build need of the cache tree, each with size,
 mtime, ctime and inode. If all of them are as they were, the build would come to the same end, and
 its summary is printed again.
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     _Group: TypeAlias = tuple[memoryview, memoryview]  # names, stamps
 
-MAGIC = b"tilusbuild record 8\n"
+MAGIC = b"tilusbuild record 9\n"
 HEAD = struct.Struct("<IQ")
 COUNT = struct.Struct("<Q")
 STAMP = struct.Struct("<4q")
@@ -49,10 +50,10 @@ _FILE_TYPE, _DIRECTORY_TYPE = 0o170000, 0o040000
 # A fork takes 1 ms, and 4,000 entries take 13.
 _SHARE = 4_000
 
-# Tools are found by these. Every `TILUSBUILD_` variable is a setting, too, except those of the
-# remote cache: they do not change the result of a build, and may hold secrets.
-_TOOL_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "HOME", "PATH")
-_REMOTE_PREFIX = "TILUSBUILD_REMOTE_"
+# Two shells that differ in one of these have a record each. Settings of the remote cache do not
+# change the result of a build, and may hold secrets: no record has them.
+_OFTEN_DIFFERENT = ("CUDA_HOME", "HOME", "PATH")
+REMOTE_PREFIX = "TILUSBUILD_REMOTE_"
 
 _ONLY_PRINTED = ("-q", "--quiet", "-v", "--verbose", "--json")
 _VERBOSE = ("-v", "--verbose")
@@ -87,21 +88,29 @@ def answer_build(words: Sequence[str]) -> int | None:
 
 
 def make_key(words: Sequence[str], environment: Mapping[str, str]) -> bytes:
-    """Return the identity of a command: its words, the working directory, the environment that
-    matters, the interpreter and the installation. Words that change only the output are left
-    out."""
+    """Return the identity of a command: its words, the working directory, the settings in the
+    environment, the interpreter with its search path, and the installation. Words that change only
+    the output are left out."""
     settings = []
     for name, value in sorted(environment.items()):
-        is_setting = name.startswith("TILUSBUILD_") and not name.startswith(_REMOTE_PREFIX)
-        if is_setting or name in _TOOL_VARIABLES:
+        is_setting = name.startswith("TILUSBUILD_") and not name.startswith(REMOTE_PREFIX)
+        if is_setting or name in _OFTEN_DIFFERENT:
             settings.append(f"{name}={value}")
     try:
         working_directory = os.getcwd()
     except OSError:
         working_directory = ""  # It was deleted, so nothing was built there.
+    # A command's own directory is searched by Python, and has no packages.
+    search_path = [path for path in sys.path if path != os.path.dirname(sys.argv[0])]
     # Not `sys.executable`: `python`, `python3` and the command `tilusbuild` are one installation.
-    parts = [sys.prefix, sys.version, __file__, working_directory]
-    parts += [word for word in words if word not in _ONLY_PRINTED]
+    parts = [sys.prefix, sys.version, __file__, *search_path, working_directory]
+    for word in words:
+        if word not in _ONLY_PRINTED:
+            parts.append(word)
+            # A directory may be a link that leads elsewhere by the next time: `-C link`.
+            directory = word.removeprefix("-C").rpartition("=")[2]
+            if os.path.isdir(directory):
+                parts.append(os.path.realpath(directory))
     return "\0".join([*parts, "", *settings]).encode("utf-8", "surrogateescape")
 
 
@@ -126,22 +135,37 @@ def find_record_path(name: bytes, environment: Mapping[str, str]) -> str | None:
     return os.path.join(records, f"{zlib.crc32(name):08x}{zlib.adler32(name):08x}")
 
 
-def check_record(data: bytes, name: bytes) -> bytes | None:
-    """Return the summary in a record when its key is `name` and all stamps are equal; else None."""
+def format_variables(names: Sequence[str], environment: Mapping[str, str]) -> bytes:
+    """Return the piece of a record for these variables: of each its name, and its value if set."""
+    words = [f"{name}={environment[name]}" if name in environment else name for name in names]
+    return "\0".join(words).encode("utf-8", "surrogateescape")
+
+
+def split_variables(piece: memoryview) -> list[str]:
+    """Return the names of the variables in a piece of a record."""
+    text = bytes(piece).decode("utf-8", "surrogateescape")
+    return [word.partition("=")[0] for word in text.split("\0") if word]
+
+
+def check_record(data: bytes, name: bytes, environment: Mapping[str, str]) -> bytes | None:
+    """Return the summary in a record when its key is `name`, and the variables and all stamps are
+    equal; else None."""
     pieces = split_pieces(data)
     if not pieces or pieces[0] != name:
+        return None
+    if pieces[2] != format_variables(split_variables(pieces[2]), environment):
         return None
     return bytes(pieces[1]) if _are_groups_unchanged(split_groups(pieces)) else None
 
 
 def split_groups(pieces: Sequence[memoryview]) -> list[_Group]:
     """Return the groups among the pieces of a record."""
-    return list(zip(pieces[2::2], pieces[3::2]))  # noqa: B905 - both halves come in pairs
+    return list(zip(pieces[3::2], pieces[4::2]))  # noqa: B905 - both halves come in pairs
 
 
 def split_pieces(data: bytes) -> list[memoryview]:
-    """Return the pieces of a record: the key, the summary, and then the names and the stamps of
-    each group. Return an empty list for bytes that are not a whole record."""
+    """Return the pieces of a record: the key, the summary, the variables, and then the names and
+    the stamps of each group. Return an empty list for bytes that are not a whole record."""
     start = len(MAGIC) + HEAD.size
     if len(data) < start or not data.startswith(MAGIC):
         return []
@@ -251,6 +275,6 @@ def read_record(name: bytes, environment: Mapping[str, str]) -> bytes | None:
         return None
     try:
         with open(file, "rb") as record:
-            return check_record(record.read(), name)
+            return check_record(record.read(), name, environment)
     except OSError:
         return None

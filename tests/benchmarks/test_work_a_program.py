@@ -94,7 +94,8 @@ def test_a_program_with_nothing_to_do(builds, monkeypatch) -> None:
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "stat", look)
-            assert noop.check_record(data, bytes(noop.split_pieces(data)[0])) is not None
+            key = bytes(noop.split_pieces(data)[0])
+            assert noop.check_record(data, key, os.environ) is not None
         looked.append(len(names))
     # Its directory, `module`, the library: each shows what the others do not.
     assert (looked[1] - looked[0]) / (MORE - FEW) == 3

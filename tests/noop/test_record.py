@@ -73,11 +73,11 @@ def replaced(path: Path) -> None:
 @pytest.mark.parametrize("change", [edit, same_size_and_times, replaced, Path.unlink])
 @pytest.mark.parametrize("file", ["in/a", "in/b", "out/p/lib.so", "out/r/lib.so"])
 def test_any_change_of_a_file_ends_it(tree: Path, data: bytes, file: str, change: object) -> None:
-    assert noop.check_record(data, NAME) == SUMMARY
-    assert noop.check_record(data, NAME + b"!") is None, "it answers its own command only"
+    assert noop.check_record(data, NAME, {}) == SUMMARY
+    assert noop.check_record(data, NAME + b"!", {}) is None, "it answers its own command only"
     time.sleep(0.02)  # a file system's clock moves in ticks
     change(tree / file)  # type: ignore[operator]
-    assert noop.check_record(data, NAME) is None
+    assert noop.check_record(data, NAME, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_any_change_of_a_file_ends_it(tree: Path, data: bytes, file: str, change
 def test_a_name_that_comes_or_goes_ends_it(tree: Path, data: bytes, change: object) -> None:
     time.sleep(0.02)
     change(tree)  # type: ignore[operator]
-    assert noop.check_record(data, NAME) is None
+    assert noop.check_record(data, NAME, {}) is None
 
 
 def test_inputs_may_be_relative_or_lie_where_no_directory_is(tree, monkeypatch) -> None:
@@ -103,11 +103,11 @@ def test_inputs_may_be_relative_or_lie_where_no_directory_is(tree, monkeypatch) 
         NAME, SUMMARY, {path: read_device_stamp(path) for path in inputs}, {}, FileTime(LATER)
     )
     assert data is not None
-    assert noop.check_record(data, NAME) == SUMMARY
+    assert noop.check_record(data, NAME, {}) == SUMMARY
     (tree / "no/such").mkdir(parents=True)
-    assert noop.check_record(data, NAME) == SUMMARY
+    assert noop.check_record(data, NAME, {}) == SUMMARY
     (tree / "no/such/folder").mkdir()
-    assert noop.check_record(data, NAME) is None
+    assert noop.check_record(data, NAME, {}) is None
 
 
 def test_is_not_made_when_an_input_is_young_or_an_entry_is_missing(tree: Path) -> None:
@@ -119,15 +119,15 @@ def test_is_not_made_when_an_input_is_young_or_an_entry_is_missing(tree: Path) -
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(position=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_a_damaged_record_is_ignored(data: bytes, position: int, bit: int) -> None:
-    assert noop.check_record(data[: position % len(data)], NAME) is None, "a truncated one"
+    assert noop.check_record(data[: position % len(data)], NAME, {}) is None, "a truncated one"
     flipped = bytearray(data)
     flipped[position % len(data)] ^= 1 << bit
-    assert noop.check_record(bytes(flipped), NAME) is None
+    assert noop.check_record(bytes(flipped), NAME, {}) is None
 
 
 @given(st.binary(max_size=300))
 def test_a_garbage_record_is_ignored(data: bytes) -> None:
-    assert noop.check_record(data, NAME) is None
+    assert noop.check_record(data, NAME, {}) is None
 
 
 @pytest.fixture
@@ -143,15 +143,15 @@ def in_groups(tree: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
 
 @pytest.mark.parametrize("file", ["in/a", "out/p/lib.so", "out/q/lib.so", "out/r/lib.so"])
 def test_each_group_is_looked_at(tree: Path, in_groups: bytes, file: str) -> None:
-    assert noop.check_record(in_groups, NAME) == SUMMARY
+    assert noop.check_record(in_groups, NAME, {}) == SUMMARY
     time.sleep(0.02)
     same_size_and_times(tree / file)
-    assert noop.check_record(in_groups, NAME) is None
+    assert noop.check_record(in_groups, NAME, {}) is None
 
 
 def test_checking_keeps_the_working_directory(tree, in_groups, monkeypatch) -> None:
     monkeypatch.chdir(tree / "in")
-    assert noop.check_record(in_groups, NAME) == SUMMARY
+    assert noop.check_record(in_groups, NAME, {}) == SUMMARY
     assert os.getcwd() == str(tree / "in")
 
 

@@ -72,7 +72,7 @@ def of_record(path: Path) -> Callable[[], bool]:
         FileTime(time.time_ns() + 10 * SECOND),
     )
     assert data is not None
-    return lambda: noop.check_record(data, b"name") is None
+    return lambda: noop.check_record(data, b"name", {}) is None
 
 
 WAYS = [of_stamp, of_record]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-import sysconfig
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -77,6 +77,8 @@ class PlanRead(Struct, frozen=True):
     inputs: Mapping[str, DeviceStamp]
     """Each as it was before it was read; a directory that was only searched, as it was when the
     plan was made."""
+    variables: bytes
+    """What it asked of the environment, as `noop.format_variables` has it."""
 
     @classmethod
     def collect_inputs(cls, project: Project, planned: Plan, invocation: Invocation) -> PlanRead:
@@ -88,7 +90,9 @@ class PlanRead(Struct, frozen=True):
         all_paths = list_input_paths(project, planned) | _list_own_files()
         for path in all_paths - inputs.keys():
             inputs[path] = read_device_stamp(path)
-        return cls(invocation.key, started, inputs)
+        names = (n for n in project.environment.asked if not n.startswith(noop.REMOTE_PREFIX))
+        variables = noop.format_variables(sorted(names), project.environment)
+        return cls(invocation.key, started, inputs, variables)
 
 
 def write_record(
@@ -119,7 +123,9 @@ def write_record(
         def is_whole(prefix: str, word: str) -> bool:
             return prefix != programs_prefix or lookup_entry(project.cache, word) is not None
 
-        record = make_record(read.key, answer, inputs, entries, read.started, is_whole)
+        record = make_record(
+            read.key, answer, inputs, entries, read.started, is_whole, read.variables
+        )
         records_directory = os.path.dirname(path)
         # The directory around the records is swept, as the memos of manifests are in it, too.
         sweep_temporary_files(os.path.dirname(records_directory), deep=True)
@@ -219,12 +225,14 @@ def _collect_read_inputs(project: Project, planned: Plan) -> dict[str, DeviceSta
 
 
 def list_tool_directories(environment: Mapping[str, str]) -> set[str]:
-    """Return the directories in which a new tool would be found before a tool in use."""
+    """Return the directories in which a new tool or Python package would be found before one in
+    use."""
     directories = {"/usr/local", *environment.get("PATH", "").split(os.pathsep)}
     for name in ("CUDA_HOME", "CUDA_PATH"):
         directories.add(os.path.join(environment.get(name) or "/usr/local/cuda", "bin"))
-    packages = sysconfig.get_path("purelib")
-    return directories | {packages, os.path.join(packages, "nvidia")}
+    for packages in filter(None, sys.path):
+        directories |= {packages, os.path.join(packages, "nvidia")}
+    return directories
 
 
 def _list_own_files() -> set[str]:
@@ -283,14 +291,15 @@ def make_record(
     entries: Entries,
     started: FileTime,
     is_whole: Callable[[str, str], bool] = lambda prefix, word: True,
+    variables: bytes = b"",
 ) -> bytes | None:
     """Return the bytes of a record; None when a build cannot be answered from it.
 
     That is so when an input changed so shortly before `started`, when the build began to read, that
     a later change may have left its stamp; or when an entry is missing. `name` is the command's
-    key, `summary` the answer. `inputs` are as they were before they were read. `is_whole` is asked
-    for each prefix and word of `entries` that changed after the start: a part of it that was
-    removed since would be recorded as missing.
+    key, `summary` the answer, `variables` the plan's questions to the environment. `inputs` are as
+    they were before they were read. `is_whole` is asked for each prefix and word of `entries` that
+    changed after the start: a part of it that was removed since would be recorded as missing.
     """
     if not all(stamp.is_settled(started) for stamp in inputs.values()):
         return None
@@ -313,7 +322,7 @@ def make_record(
             groups.append(((prefix, ending), words, stamps))
     if not all(is_whole(prefix, word) for prefix, word in unsettled):
         return None
-    pieces = [name, summary]
+    pieces = [name, summary, variables]
     for prefix_and_ending, words, stamps in groups:
         pieces += [
             "\0".join([*prefix_and_ending, *words]).encode("utf-8", "surrogateescape"),

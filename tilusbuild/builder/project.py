@@ -28,10 +28,12 @@ from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime import option
+from tilusbuild.runtime.where import MANIFEST_NAME, search_directories
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sweep_temporary_files
 from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
+from tilusbuild.state.variables import AskedVariables
 from tilusbuild.toolchain import DeviceCompiler, Toolchain, ToolchainRequest, discover_toolchain
 
 if TYPE_CHECKING:
@@ -48,9 +50,7 @@ class Project:
     """An open project. Use as a context manager: its end stops every process and saves digests and
     plans."""
 
-    def __init__(
-        self, manifest: Manifest, chosen: Settings, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, manifest: Manifest, chosen: Settings, environment: AskedVariables) -> None:
         self.manifest = manifest
         self.settings = chosen
         self.environment = environment
@@ -75,13 +75,20 @@ class Project:
         With `remembered`, use the saved parse of the manifest if its files are unchanged; if not,
         have `close` save the parse. `options` are those of the command line.
         """
+        environment = AskedVariables(environment)
         path = find_project_manifest(start)
         # The stamp is taken before the manifest is read, so that a change in between shows. In the
         # other order, the stamp of the new manifest would stand for the content of the old one.
-        manifest_sighting = {path: read_device_stamp(path)}
+        # A manifest in a directory between would be taken instead of this one.
+        manifests = [
+            os.path.join(directory, MANIFEST_NAME) for directory in search_directories(start)
+        ]
+        sightings = {
+            path: read_device_stamp(path) for path in manifests[: manifests.index(path) + 1]
+        }
         manifest = recall_manifest(path, environment) if remembered else None
         project = cls._open_manifest(manifest or _load_manifest(path), options, environment)
-        project.sightings = {**manifest_sighting, **project.manifest.reading.sightings}
+        project.sightings = {**sightings, **project.manifest.reading.sightings}
         project._remembers = remembered and manifest is None
         return project
 
@@ -90,7 +97,7 @@ class Project:
         cls,
         manifest: Manifest,
         options: Mapping[str, str | float | None],
-        environment: Mapping[str, str],
+        environment: AskedVariables,
     ) -> Self:
         """Return a project with the settings that the options, the environment and the manifest
         decide. Without ptxas optimization, its flag is added to the manifest's."""

@@ -15,9 +15,9 @@ rebuild the world, a fingerprint has two parts:
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
+import sys
 from collections.abc import Iterable
 from fnmatch import translate
 
@@ -173,22 +173,36 @@ def drop_nested(directories: Iterable[str]) -> list[str]:
 
 
 def find_package_directory(package: str, path: str) -> str:
-    """Return the directory `path` of an installed Python package. Raises `LookupError`.
+    """Return the directory `path` of an installed Python package, by the links that lead to it.
+    Raises `LookupError`.
 
     `package` may be dotted. Of a namespace package, the first directory with `path` is used.
     """
-    # The package is not imported: that runs its code, and may take seconds.
-    try:
-        spec = importlib.util.find_spec(package)
-    except (ImportError, ValueError, AttributeError):
-        spec = None
-    if spec is None:
+    directories = _find_package(package)
+    if directories is None:
         raise LookupError(f'no package "{package}" is installed in this Python environment')
-    directories = list(spec.submodule_search_locations or ())
     if not directories:
         raise LookupError(f'"{package}" is a module, not a package with files')
     for directory in directories:
-        candidate = os.path.realpath(os.path.join(directory, path))
+        candidate = os.path.abspath(os.path.join(directory, path))
         if os.path.isdir(candidate):
             return candidate
     raise LookupError(f'package "{package}" ({directories[0]}) has no directory "{path}"')
+
+
+def _find_package(package: str) -> list[str] | None:
+    """Return the directories of a Python package; [] for a module, None if it is not installed."""
+    # Nothing is imported, as `importlib.util.find_spec` does with the parents of a dotted name: it
+    # would run their code, and may take seconds.
+    directories: list[str] | None = None  # all of Python's path
+    name = ""
+    for part in package.split("."):
+        if not part.isidentifier():
+            return None
+        name = f"{name}.{part}" if name else part
+        specs = (finder.find_spec(name, directories) for finder in sys.meta_path)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is None:
+            return None
+        directories = list(spec.submodule_search_locations or ())
+    return directories

@@ -41,6 +41,7 @@ from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.search_roots import JIT_ROOT_PREFIX
 from tilusbuild.runtime.where import get_user_cache
 from tilusbuild.state.files import write_atomic
+from tilusbuild.state.variables import AskedVariables
 from tilusbuild.status import Status
 from tilusbuild.torch.command import CompdbEntry, NotCarriedError, parse_compile_command
 from tilusbuild.torch.program import CompilePlanner, TorchJob, TreeDigests
@@ -168,9 +169,8 @@ def _open_user_project(request: NinjaRequest) -> Project:
     # it would be lost.
     defaults = {"cache-dir": get_user_cache()}
     project_settings = decide_settings("/", arguments, os.environ, defaults, option.chosen())
-    return Project(
-        Manifest(edition=1, build=BuildSection(timeout=_DAYS)), project_settings, os.environ
-    )
+    manifest = Manifest(edition=1, build=BuildSection(timeout=_DAYS))
+    return Project(manifest, project_settings, AskedVariables(os.environ))
 
 
 class _CompileOutcome(NamedTuple):
