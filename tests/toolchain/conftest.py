@@ -15,6 +15,7 @@ from tilusbuild.toolchain import (
     ToolchainRequest,
     discover_toolchain,
     discovery,
+    trace,
 )
 
 WHEELS = ("nvidia_cuda_nvcc", "nvidia_nvvm", "nvidia_cuda_crt", "nvidia_cuda_runtime",
@@ -37,6 +38,8 @@ class World:
     memory: DigestMemory = field(default_factory=DigestMemory)
     env: dict[str, str] = field(default_factory=dict)
     releases: dict[str, str] = field(default_factory=dict)
+    traced: str = ""
+    """The lines of the tracer, for every tool."""
 
     def discover(self, nvcc: str | None = None, *, needs_cuda: bool = True) -> Toolchain:
         request = ToolchainRequest(nvcc, needs_cuda, str(self.root))
@@ -59,6 +62,7 @@ class World:
         write(root / "include/zlib.h", "// zlib")
         self.env["PATH"] = os.pathsep.join(filter(None, (f"{root}/bin", self.env.get("PATH"))))
         self.runner.on(lambda c: c.argv[0].startswith(f"{root}/bin/"), self._host_answer)
+        self.runner.on(lambda c: trace.__file__ in c.argv, lambda _: finished(self.traced))
         return root
 
     def toolkit(self, root: Path, version: str = "13.0.88", *, wheels: bool = False) -> Path:

@@ -47,7 +47,6 @@ from tilusbuild.compile.steps import (
 )
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes, sha256_text
-from tilusbuild.toolchain.probe import SCRUBBED
 
 if TYPE_CHECKING:
     from tilusbuild.binary import CodeImage, PtxasUsage
@@ -255,7 +254,7 @@ def format_compile_script(
             _HEAD.replace("@TOOLS@", variables),
             "".join(f"#   {line}\n" for line in toolchain),
             _format_inputs(recipe),
-            _SETUP.replace("@UNSET@", " ".join(sorted(SCRUBBED))),
+            _SETUP.replace("@UNSET@", " ".join(sorted(_UNSET))),
             defaults.replace("@SHARED@", launcher),
             _NVCC_DIRECTORY if "{nvcc}" in placeholders else "",
             _SHARED_RUNTIME if "{cudart}" in placeholders else "",
@@ -311,6 +310,20 @@ _HEAD = """\
 #
 # The tools that made the recorded lib.so:
 """
+
+_UNSET = frozenset(
+    {
+        "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH", "LIBRARY_PATH",
+        "COMPILER_PATH", "GCC_EXEC_PREFIX", "GCC_COMPARE_DEBUG", "DEPENDENCIES_OUTPUT",
+        "SUNPRO_DEPENDENCIES", "SOURCE_DATE_EPOCH", "LD_RUN_PATH", "LDEMULATION", "LD_PRELOAD",
+        "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "NVCC_THREADS",
+        "INCLUDES", "SYSTEM_INCLUDES", "LIBRARIES", "CUDAFE_FLAGS", "PTXAS_FLAGS",
+        "CCC_OVERRIDE_OPTIONS", "CL", "_CL_", "LANGUAGE", "LC_CTYPE", "LC_MESSAGES",
+    }
+)  # fmt: skip
+"""Variables that add options of gcc, ld or nvcc, or that change the language of their output: a
+user of `compile.sh` may have set them. nvcc.profile appends to those from INCLUDES to
+PTXAS_FLAGS."""
 
 _SETUP = """\
 set -euo pipefail

@@ -268,8 +268,8 @@ class NamedToolchainSection(Table, frozen=True):
         Text | None, Key(after=_check_cxx, examples=["g++-12", "/opt/gcc-12/bin/g++"])
     ] = None
     """Which host compiler: a name to look up on `PATH`, or a path (relative to the manifest); its
-    gcc is the one beside it. Where `[toolchain]` has none: the first g++ and gcc on `PATH` that are
-    not wrappers."""
+    gcc is the one beside it. Where `[toolchain]` has none: that of `NVCC_CCBIN` or `CXX`, else the
+    first g++ and gcc on `PATH` that are not wrappers."""
     std: Standard | None = None
     """The language standard, for device and host code."""
     host_march: Annotated[Text | None, Key(after=_check_march, examples=["x86-64-v2"])] = None

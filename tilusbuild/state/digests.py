@@ -156,6 +156,13 @@ class DigestMemory:
         for path, stamp in stamps.items():
             self._inputs.setdefault(path, stamp)
 
+    def has_file(self, path: str) -> bool:
+        """Return whether a path exists. It becomes an input, present or not."""
+        stamp = read_device_stamp(path)
+        with self._guard:
+            self._note_inputs({path: stamp})
+        return stamp.stamp != ABSENT
+
     def get_answer(self, key: str) -> str | None:
         """Return the text that was recorded under `key`; None without one."""
         with self._guard:

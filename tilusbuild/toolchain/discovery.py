@@ -24,11 +24,11 @@ from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, RejectedError, examine_toolkit
 from tilusbuild.toolchain.headers import HeaderDirectories
-from tilusbuild.toolchain.host import HostCompiler, ToolFile, find_host
+from tilusbuild.toolchain.host import WRAPPERS, HostCompiler, ToolFile, find_host
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary, list_library_candidates
 from tilusbuild.toolchain.nvrtc import examine_library as examine_nvrtc
 from tilusbuild.toolchain.nvrtc_places import extract_numbers, list_wheel_roots
-from tilusbuild.toolchain.probe import Probe, ToolDigests
+from tilusbuild.toolchain.probe import LIBRARY_PATH, Probe, ToolDigests
 from tilusbuild.toolchain.reach import Reach, find_reach, is_sandbox_requested
 
 if TYPE_CHECKING:
@@ -135,7 +135,9 @@ class Toolchain(Struct, frozen=True, eq=False):
         """
         directories = [os.path.dirname(tool.path) for tool in self.host.tools]
         path = os.pathsep.join(dict.fromkeys((*directories, *_SYSTEM_PATH)))
-        return {"PATH": path, "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "SOURCE_DATE_EPOCH": "0"}
+        libraries = {LIBRARY_PATH: self.host.library_path} if self.host.library_path else {}
+        dates = {"TZ": "UTC", "SOURCE_DATE_EPOCH": "0"}
+        return {"PATH": path, "LANG": "C", "LC_ALL": "C", **dates, **libraries}
 
     def find_header_directories(self, *, cuda: bool, nvrtc: bool = False) -> HeaderDirectories:
         """Return the directories that a compile searches besides a program's own."""
@@ -225,11 +227,32 @@ def discover_toolchain(
 
 
 def find_host_compiler(request: ToolchainRequest, probe: Probe) -> HostCompiler:
-    """Return the host compiler of a request. Raises `InputError`."""
-    cxx = request.cxx
-    if cxx is not None and is_path(cxx):
-        cxx = _resolve_in_project(request, cxx)
+    """Return the host compiler of the manifest, of NVCC_CCBIN or of CXX, else the first on PATH.
+    Raises `InputError`."""
+    if request.cxx is None:
+        return _find_host_of_environment(probe) or find_host(probe)
+    cxx = _resolve_in_project(request, request.cxx) if is_path(request.cxx) else request.cxx
     return find_host(probe, cxx, request.cxx_place, request.cxx_key)
+
+
+def _find_host_of_environment(probe: Probe) -> HostCompiler | None:
+    """Return the host compiler that NVCC_CCBIN or CXX names; None if neither is set. Raises
+    `InputError`."""
+    for name in ("NVCC_CCBIN", "CXX"):
+        text = probe.env.get(name, "")
+        # "ccache g++": wrappers are skipped, as on PATH.
+        words = [word for word in text.split() if os.path.basename(word) not in WRAPPERS]
+        if not words:
+            continue
+        cxx, *options = words
+        if options:
+            message = f'{name} = "{text}": options of the host compiler are not used'
+            hint = f"put them into the manifest's flags, and set {name}={cxx}"
+            raise InputError(Diagnostic(message, hint=hint))
+        # nvcc takes a directory, too.
+        cxx = os.path.join(cxx, "g++") if os.path.isdir(cxx) else cxx
+        return find_host(probe, os.path.abspath(cxx) if is_path(cxx) else cxx, None, name)
+    return None
 
 
 def discover_nvrtc(
@@ -273,8 +296,10 @@ def find_cuda(
 ) -> tuple[Cuda | None, list[SearchResult]]:
     """Return the toolkit of a request (None if there is none) and a note on each location.
 
-    Raises `InputError` for a malformed requirement.
+    Raises `InputError` for a malformed requirement, and for a CUDA_HOME without nvcc.
     """
+    if _find_requested_path(request) is None:
+        _check_cuda_home(probe.env)
 
     def examine_candidate(path: str) -> tuple[Cuda, str]:
         cuda = examine_toolkit(path, probe, host.cxx.path)
@@ -340,6 +365,18 @@ def _list_toolkits(probe: Probe) -> Iterator[tuple[str, str, str]]:
     yield from (
         (_IN_WHEELS, root, os.path.join(root, "bin", "nvcc")) for root in list_wheel_roots()
     )
+
+
+def _check_cuda_home(env: Mapping[str, str]) -> None:
+    """Raise `InputError` if CUDA_HOME, or CUDA_PATH without one, names a directory without nvcc:
+    another toolkit than the user's would be taken."""
+    for name in _CUDA_VARIABLES:
+        if root := env.get(name):
+            nvcc = os.path.join(root, "bin", "nvcc")
+            if not os.path.isfile(nvcc):
+                hint = f"set it to the root of a toolkit, or unset {name}"
+                raise InputError(Diagnostic(f"{name} is {root}, but there is no {nvcc}", hint=hint))
+            return
 
 
 def _list_candidates(request: ToolchainRequest, probe: Probe) -> Iterator[tuple[str, str | None]]:

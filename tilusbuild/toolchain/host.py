@@ -1,9 +1,10 @@
 """The host compiler: g++ on PATH, the programs that it runs, and their fingerprint.
 
 nvcc preprocesses with it, launchers and the cpu pipeline are compiled with it, so all its parts
-are in every fingerprint: the drivers (which hold the specs), the compilers proper, the assembler,
-the linker, the objects and the archive that are linked into every library, and the core headers.
-The C and C++ libraries themselves are linked dynamically and enter by their headers only.
+are in every fingerprint: the drivers, the compilers proper, the assembler, the linker, the core
+headers, and whatever else these read when they compile and link an empty library, such as a file
+`specs` or the objects of every library. The libraries of the system, which the tools load and which
+are linked dynamically, are not: an update of the C library would compile everything again.
 """
 
 from __future__ import annotations
@@ -12,18 +13,30 @@ import os
 import re
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.digests import Digests
+from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain.headers import HeaderDirectories
-from tilusbuild.toolchain.probe import Probe, ProbeError, raise_shortage
+from tilusbuild.toolchain.probe import (
+    LIBRARY_PATH,
+    Probe,
+    ProbeError,
+    ToolFiles,
+    raise_shortage,
+)
 
-_WRAPPERS = ("ccache", "sccache", "distcc", "icecc", "colorgcc")
+WRAPPERS = ("ccache", "sccache", "distcc", "icecc", "colorgcc")
 # The programs of g++ and gcc, besides the assembler and the linker. collect2 starts the linker.
 _COMPONENTS = ("cc1plus", "cc1", "collect2")
 # The startup objects and the archives of gcc that a shared library is linked with.
 _LINKED_FILES = ("crti.o", "crtn.o", "crtbeginS.o", "crtendS.o", "libgcc.a", "libgcc_eh.a")
+# Where the system has libraries that tools load, and data such as locales. What is linked into a
+# library ends in one of `_LINKED_ENDINGS`: `crti.o`, `libc_nonshared.a`, the script `libc.so`.
+_SYSTEM_DIRECTORIES = ("/lib", "/usr/lib", "/etc/", "/usr/share/")
+_LINKED_ENDINGS = (".o", ".a", ".so")
 _GLIBC_MACRO = re.compile(r"#\s*define\s+(__GLIBC(?:_MINOR)?__)\s+(\d+)")
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
@@ -57,6 +70,10 @@ class HostCompiler(Struct, frozen=True):
     libc: str
     compiler_headers: tuple[str, ...]
     system_headers: tuple[str, ...]
+    files: tuple[str, ...] = ()
+    """The real paths of the other files that the tools read to make an empty library."""
+    library_path: str = ""
+    """The LD_LIBRARY_PATH that the tools do not start without."""
 
     @property
     def tools(self) -> tuple[ToolFile, ...]:
@@ -71,8 +88,25 @@ class HostCompiler(Struct, frozen=True):
         return (
             f"host {self.target}",
             *(tool.line for tool in tools),
+            *self._format_files_line(memory),
             f"c++-headers {self.cxx.version} {headers.digest_compiler_headers(memory)}",
             f"c-headers {self.libc} {headers.digest_system_core(memory)}",
+        )
+
+    def _format_files_line(self, memory: Digests) -> tuple[str, ...]:
+        """Return the line of the other files; () without one. Raises `OSError`."""
+        # The compiler's own directories are those of `cc1plus`, where a file `specs` is, too.
+        parts = (part.path for part in self.parts if part.name in _COMPONENTS)
+        own = tuple({os.path.dirname(os.path.realpath(path)) for path in parts})
+        digests = sorted(
+            f"{os.path.basename(path)} {memory.digest_file(path)}"
+            for path in self.files
+            if path.startswith(own)
+            or path.endswith(_LINKED_ENDINGS)
+            or not path.startswith(_SYSTEM_DIRECTORIES)
+        )
+        return (
+            (f"host-files {len(digests)} {sha256_text(chr(10).join(digests))}",) if digests else ()
         )
 
 
@@ -111,12 +145,15 @@ def _find_drivers(probe: Probe, requested: str | None) -> tuple[str, str]:
             names = [name for name, path in (("g++", cxx), ("gcc", cc)) if path is None]
             raise ProbeError(f"{' and '.join(names)} not found on PATH")
         return cxx, cc
+    if not re.fullmatch(r"(.*-)?([gc]\+\+)(-.*)?", os.path.basename(requested)):
+        raise ProbeError("this is not the name of a g++")
     cxx = requested if os.path.isabs(requested) else _find_driver(probe, requested)
     if cxx is None:
         raise ProbeError(f"{requested} not found on PATH")
     directory, name = os.path.split(cxx)
-    # "x86_64-linux-g++-11" has "x86_64-linux-gcc-11" beside it: only the last "g++" is replaced.
-    cc = os.path.join(directory, "gcc".join(name.rsplit("g++", 1)))
+    # "x86_64-linux-g++-11" has "x86_64-linux-gcc-11" beside it: only the last "++" is replaced.
+    other_name = "gcc".join(name.rsplit("g++", 1)) if "g++" in name else name.replace("c++", "cc")
+    cc = os.path.join(directory, other_name)
     for path in (cxx, cc):
         if not os.path.isfile(path) or not os.access(path, os.X_OK):
             raise ProbeError(f"{path} does not exist, or is not executable")
@@ -127,6 +164,7 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
     """Return the host compiler of a g++ and a gcc. Raises `InputError`, `ProbeError` and
     `OSError`."""
     memory = probe.memory
+    probe, traced = _trace_driver(probe, cxx)
     version = _read_version(probe, cxx)
     target = probe.query_program(cxx, "-dumpmachine").strip()
     paths = {
@@ -157,17 +195,41 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
 
     parts = [make_tool(name, path, version) for name in _COMPONENTS if (path := paths[name])]
     parts += [make_tool(name, file, "-") for name, file in linked_files.items() if file]
+    tools = (
+        make_tool("g++", cxx, version),
+        make_tool("gcc", cc, _read_version(probe, cc)),
+        make_binutil("ld"),
+        make_binutil("as"),
+    )
+    read_paths = dict.fromkeys(map(os.path.realpath, traced.read))
+    known_paths = {os.path.realpath(tool.path) for tool in (*tools, *parts)}
+    headers = tuple(f"{path}/" for path in (*compiler_headers, *system_headers))
+    known_paths |= {path for path in read_paths if path.startswith(headers)}
     return HostCompiler(
-        cxx=make_tool("g++", cxx, version),
-        cc=make_tool("gcc", cc, _read_version(probe, cc)),
-        ld=make_binutil("ld"),
-        as_=make_binutil("as"),
+        *tools,
         parts=tuple(parts),
         target=target,
         libc=_read_libc_version(features),
         compiler_headers=compiler_headers,
         system_headers=system_headers,
+        files=tuple(path for path in read_paths if path not in known_paths),
+        library_path=probe.library_path,
     )
+
+
+def _trace_driver(probe: Probe, cxx: str) -> tuple[Probe, ToolFiles]:
+    """Return the probe in which a driver starts, and the files that its tools read to make an empty
+    library. Raises `ProbeError` and `OSError`."""
+    command = (cxx, "-shared", "-fPIC", "-x", "c++", os.devnull, "-o", "empty.so")
+    user_path = probe.env.get(LIBRARY_PATH, "")
+    try:
+        return probe, probe.trace_program(*command)
+    except ProbeError:
+        # Modules and package managers may leave a compiler's libraries to LD_LIBRARY_PATH.
+        if not user_path:
+            raise
+    probe = replace(probe, library_path=user_path)
+    return probe, probe.trace_program(*command)
 
 
 def _read_version(probe: Probe, driver: str) -> str:
@@ -179,7 +241,7 @@ def _find_driver(probe: Probe, name: str) -> str | None:
     """Return the first executable of the name on PATH, compiler wrappers left out; None
     without one."""
     for path in probe.find_all_executables(name):
-        if os.path.basename(os.path.realpath(path)) not in _WRAPPERS:
+        if os.path.basename(os.path.realpath(path)) not in WRAPPERS:
             return path
     return None
 

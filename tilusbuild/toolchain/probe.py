@@ -1,8 +1,8 @@
 """Run tools to query their versions and paths, and find out whether they have changed.
 
-The output of a query is stored by the tool's content. A tool runs in the user's environment without
-the variables that change what compilers do (`SCRUBBED`), so that an answer depends on the tool and
-not on the shell.
+The output of a query is stored by the tool's content and its real path. A tool runs with nothing of
+the user's environment but PATH, as in a compile, so that an answer depends on the tool and not on
+the shell. What a tool reads besides itself is traced once (`trace.py`).
 """
 
 from __future__ import annotations
@@ -23,19 +23,9 @@ from tilusbuild.state.digests import DigestMemory, DigestSource
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import Stamp, read_stamp
 from tilusbuild.state.temporary import TemporaryDirectory
+from tilusbuild.toolchain import trace
 
-SCRUBBED = frozenset(
-    {
-        "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "OBJC_INCLUDE_PATH", "LIBRARY_PATH",
-        "COMPILER_PATH", "GCC_EXEC_PREFIX", "GCC_COMPARE_DEBUG", "DEPENDENCIES_OUTPUT",
-        "SUNPRO_DEPENDENCIES", "SOURCE_DATE_EPOCH", "LD_RUN_PATH", "LDEMULATION", "LD_PRELOAD",
-        "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "NVCC_THREADS",
-        "INCLUDES", "SYSTEM_INCLUDES", "LIBRARIES", "CUDAFE_FLAGS", "PTXAS_FLAGS",
-        "CCC_OVERRIDE_OPTIONS", "CL", "_CL_", "LANGUAGE", "LC_CTYPE", "LC_MESSAGES",
-    }
-)  # fmt: skip
-"""Variables that add options of gcc, ld or nvcc, or that change the language of their output.
-nvcc.profile appends to those from INCLUDES to PTXAS_FLAGS."""
+LIBRARY_PATH = "LD_LIBRARY_PATH"
 
 _TIMEOUT_SECONDS = 60.0
 # errno values of a shortage of the machine, which installing a compiler does not end.
@@ -82,12 +72,24 @@ def run_in_temporary_directory(runner: Runner, command: Command) -> CompletedCom
             raise ProbeError(f"cannot be started: {error.strerror or error}") from error
 
 
+class ToolFiles(Struct, frozen=True):
+    """The files that a tool and its children opened when it ran, by the names that they used, and
+    those that they looked for and that are not there."""
+
+    read: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+
+
 class Probe(Struct, frozen=True):
-    """Runs programs and returns what they print. `env` is the user's environment."""
+    """Runs programs and returns what they print. `env` is the user's environment.
+
+    `library_path` is the tools' LD_LIBRARY_PATH: "" unless they do not start without one.
+    """
 
     runner: Runner
     env: Mapping[str, str]
     memory: DigestMemory
+    library_path: str = ""
 
     def query_program(
         self,
@@ -104,11 +106,13 @@ class Probe(Struct, frozen=True):
         other files; a stored answer is used only if that state is unchanged.
         """
         try:
-            identity = "\0".join((self.memory.digest_file(program), program, *arguments))
+            digest = self.memory.digest_file(program)
         except OSError as error:
             raise_shortage(error)
             raise ProbeError(error.strerror or str(error)) from error
-        output_key = "answer " + sha256_text(identity)
+        # A driver looks for its parts beside its real path, and beside the path that was typed.
+        identity = (digest, os.path.realpath(program), program, self.library_path, *arguments)
+        output_key = "answer " + sha256_text("\0".join(identity))
         state_key = f"{output_key} rests on"
         stored_output = self.memory.get_answer(output_key) if remember else None
         if stored_output is not None:
@@ -122,6 +126,42 @@ class Probe(Struct, frozen=True):
             if rests_on is not None:
                 self.memory.put_answer(state_key, rests_on(output))
         return output
+
+    def trace_program(self, program: str, *arguments: str) -> ToolFiles:
+        """Return what a program reads when it runs in a directory of its own with these arguments.
+        The result is empty where the system lets no process trace another one. Raises `ProbeError`
+        when the program fails, and `OSError` as `query_program`.
+
+        The stored list is used while the files have their content and the others are missing.
+        """
+        identity = (os.path.realpath(program), program, self.env.get("PATH", ""), self.library_path)
+        key = "files " + sha256_text("\0".join((*identity, *arguments)))
+        state_key = f"{key} rest on"
+        text = self.memory.get_answer(key)
+        if text is None or self.memory.get_answer(state_key) != self._describe_files(text):
+            tracer = (sys.executable, "-I", "-S", trace.__file__)
+            try:
+                text = self._run_program(*tracer, program, *arguments)
+            except ProbeError as error:
+                if f"exit status {trace.REFUSED}" in str(error):
+                    return ToolFiles()
+                raise
+            self.memory.put_answer(key, text)
+            self.memory.put_answer(state_key, self._describe_files(text))
+        return _parse_trace(text)
+
+    def _describe_files(self, text: str) -> str:
+        """Return the state of the files in a tracer's output; "" if one that was read is gone."""
+        files = _parse_trace(text)
+        try:
+            lines = [
+                f"{self.memory.digest_file(path)} {os.path.realpath(path)}" for path in files.read
+            ]
+        except OSError as error:
+            raise_shortage(error)
+            return ""
+        lines += [path for path in files.absent if self.memory.has_file(path)]
+        return sha256_text("\n".join(["files", *lines]))
 
     def find_executable(self, *names: str) -> str | None:
         """Return the first executable of one of these names on PATH, in PATH's order."""
@@ -138,8 +178,9 @@ class Probe(Struct, frozen=True):
     def _run_program(self, program: str, *arguments: str) -> str:
         """Return what a program prints. Raises `ProbeError`, and `OSError` for a shortage of the
         machine."""
-        env = {name: value for name, value in self.env.items() if name not in SCRUBBED}
-        env |= {"LANG": "C", "LC_ALL": "C"}
+        env = {"PATH": self.env.get("PATH", os.defpath), "LANG": "C", "LC_ALL": "C"}
+        if self.library_path:
+            env[LIBRARY_PATH] = self.library_path
         finished = run_in_temporary_directory(
             self.runner, Command((program, *arguments), "/", env, _TIMEOUT_SECONDS)
         )
@@ -160,6 +201,15 @@ class Probe(Struct, frozen=True):
         if lines := text.strip().splitlines():
             reason += f": {lines[-1]}"
         raise ProbeError(reason)
+
+
+def _parse_trace(text: str) -> ToolFiles:
+    """Return the files in a tracer's output."""
+    lines = [line.partition(" ") for line in text.splitlines()]
+    return ToolFiles(
+        tuple(path for word, _, path in lines if word == trace.READ),
+        tuple(path for word, _, path in lines if word == trace.ABSENT),
+    )
 
 
 # The number of files up to which a tree is always checked in full.

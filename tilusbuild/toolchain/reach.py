@@ -82,6 +82,7 @@ def find_reach(
 
 def _list_host_files(host: HostCompiler) -> Iterator[str]:
     """Yield the directories of the host tools, and of what they load and start."""
+    yield from host.files
     for tool in (*host.tools, *host.parts):
         if not tool.path:
             continue
