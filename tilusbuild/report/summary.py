@@ -78,8 +78,8 @@ def _format_remote(remote: RemoteSummary) -> str:
     """Return a line for the remote cache and one for the executor, each if it was of use. A part
     whose count is 0 is left out."""
     has_saved = remote.hits and remote.saved_seconds >= 1
-    # Each part has a number before it that says whether the part is shown.
-    counts = (
+    # Before each part is a count or a bool: the part is left out for 0 and False.
+    cache_parts = (
         (remote.hits, f"{remote.hits} fetched ({format_bytes(remote.fetched_bytes)})"),
         (has_saved, f"{format_duration(remote.saved_seconds)} saved"),
         (remote.verified, f"{remote.verified} compiled again, the same"),
@@ -88,19 +88,19 @@ def _format_remote(remote: RemoteSummary) -> str:
         (remote.sent, f"{remote.sent} sent ({format_bytes(remote.sent_bytes)})"),
         (remote.unsent, f"{remote.unsent} not sent"),
     )
-    parts = ", ".join(text for count, text in counts if count)
-    cache = f"remote cache: {parts}\n" if parts else ""
+    cache_text = ", ".join(text for is_shown, text in cache_parts if is_shown)
+    cache_line = f"remote cache: {cache_text}\n" if cache_text else ""
     if not remote.executed:
-        return cache
+        return cache_line
     compiles = format_count(remote.executed, "compile")
-    executions = (
-        (1, f"{compiles} of {format_duration(remote.executed_seconds)}"),
+    executor_parts = (
+        (True, f"{compiles} of {format_duration(remote.executed_seconds)}"),
         (remote.remembered, f"{remote.remembered} known there before"),
         (remote.inputs_bytes, f"{format_bytes(remote.inputs_bytes)} sent"),
-        (1, f"{format_bytes(remote.outputs_bytes)} fetched"),
+        (True, f"{format_bytes(remote.outputs_bytes)} fetched"),
     )
-    parts = ", ".join(text for count, text in executions if count)
-    return f"{cache}remote executor: {parts}\n"
+    executor_text = ", ".join(text for is_shown, text in executor_parts if is_shown)
+    return f"{cache_line}remote executor: {executor_text}\n"
 
 
 def _format_group(group: FailureGroup) -> str:

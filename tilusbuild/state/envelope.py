@@ -134,7 +134,8 @@ class StateFile:
             all_records = {**self._load_records(), **self._read_records(), **self._unsaved}
             self._records = {key: value for key, value in all_records.items() if keep(key)}
             # As bytes: a key may have a path that is not UTF-8, which msgpack has no text for.
-            body = {key.encode("utf-8", "surrogateescape"): v for key, v in self._records.items()}
+            raw_keys = [key.encode("utf-8", "surrogateescape") for key in self._records]
+            body = dict(zip(raw_keys, self._records.values(), strict=True))
             self._envelope.save_value(self._path, body)
         self._unsaved = {}
 
