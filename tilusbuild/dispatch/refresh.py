@@ -15,7 +15,7 @@ from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch.latency import adopt_refusals
-from tilusbuild.dispatch.tables import has_entries, remove_other_keys, update_tables
+from tilusbuild.dispatch.tables import has_entries, remove_tables_of_other_keys, update_tables
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.process.base import Runner
@@ -60,7 +60,7 @@ def refresh_tables(
         with wrap_oserror(path):
             script = read_script(path)
             # First, since tables of other keys cannot be read as those of the script.
-            remove_other_keys(script)
+            remove_tables_of_other_keys(script)
             adopt_refusals(script, refused)
             return script, update_tables(script)
     except LoadError as error:

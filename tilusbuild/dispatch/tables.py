@@ -60,7 +60,7 @@ def update_rows(
             replace_tables(script, [*other_tables, new_table], table_file.refused)
 
 
-def remove_other_keys(script: Script) -> None:
+def remove_tables_of_other_keys(script: Script) -> None:
     """Remove the tables that were made for other dispatch keys than the script's; refusals
     stay. An edit of `keys` leaves a script its directory. Raises as `update_rows`."""
     keys = read_measured_keys(script.path)
