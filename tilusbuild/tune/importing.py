@@ -25,10 +25,10 @@ from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal
 from tilusbuild.tune.bench.bench import OK, Answer
 from tilusbuild.tune.bench.race import (
-    TIE,
     Decision,
     Outcome,
     collect_logged_refusals,
+    find_best_number,
     make_refused_outcome,
 )
 from tilusbuild.tune.bench.session import (
@@ -79,6 +79,8 @@ class CaseNote(Struct, frozen=True):
 
 CaseAnswers = dict[tuple[str, int], Answer]
 """Of one program in one case, by "check" or "sample" and its number."""
+# A race ends with a second check of its winner. Numbers count from 0.
+_SECOND_CHECK = ("check", 1)
 
 
 class ScriptLog(Struct):
@@ -225,8 +227,8 @@ def _decide_case(
     """Return the decision for a case by its logged answers, and the reason why it is not final; ""
     for a final one.
 
-    The winner is the first program whose time is within `TIE` of the best. A decision is final if
-    its winner was checked twice, or if all programs have an outcome and none is usable.
+    The winner is that of `find_best_number`. A decision is final if its winner was
+    checked twice, or if all programs have an outcome and none is usable.
     """
     answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
     outcomes: list[Outcome] = []
@@ -240,18 +242,13 @@ def _decide_case(
         for outcome in outcomes
         if outcome.seconds is not None
     }
-    tie_seconds = min(seconds_by_number.values(), default=0.0) * (1 + TIE)
-    best_number = min(
-        (index for index, seconds in seconds_by_number.items() if seconds <= tie_seconds),
-        default=None,
-    )
+    best_number = find_best_number(seconds_by_number)
     winner = next((outcome for outcome in outcomes if outcome.program.index == best_number), None)
     unseen_count = len(programs) - len(outcomes)
     undecided = ""
     if winner is None and unseen_count:
         undecided = f"{format_count(unseen_count, 'program')} not measured, and no other is usable"
-    # A race ends with a second check of its winner, which has the number 1.
-    elif winner is not None and ("check", 1) not in answers[winner.program.hash]:
+    elif winner is not None and _SECOND_CHECK not in answers[winner.program.hash]:
         undecided = f"program {best_number} was not checked again"
     return Decision(_to_case(note), winner, tuple(outcomes), unseen_count), undecided
 

@@ -44,8 +44,8 @@ from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 _FIRST_ROUNDS = 4
 # Programs take part in a stage whose median is at most this multiple of the best.
 _FIRST_FACTOR, _LAST_FACTOR = 1.25, 1.05
-TIE = 0.01
-"""Programs within this share of the best median are as good as the best."""
+# Programs within this share of the best median are as good as the best.
+_TIE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +107,14 @@ class Race:
         # With fewer rounds than the first stage has, the second stage adds none.
         stages = ((min(_FIRST_ROUNDS, max_rounds), _FIRST_FACTOR), (max_rounds, _LAST_FACTOR))
         for rounds, factor in stages:
-            self._run_rounds(self._select_within(self._score_programs(), factor), rounds)
-        winner = self._find_best()
+            self._run_rounds(_select_within(self._score_programs(), factor), rounds)
+        winner = find_best_number(self._score_programs())
         # A race between threads may show only in the second check, which calls a program many
         # times.
         while winner is not None and not self._session.check_program(
             self._case, self._records[winner]
         ):
-            winner = self._find_best()
+            winner = find_best_number(self._score_programs())
         measured = [_make_outcome(record) for record in self._records.values()]
         excluded = [make_refused_outcome(p, self._refusals[p.hash]) for p in self._excluded]
         outcomes = tuple(sorted([*measured, *excluded], key=lambda outcome: outcome.program.index))
@@ -142,11 +142,6 @@ class Race:
             if record.failure is None and record.samples
         }
 
-    def _select_within(self, scores: Mapping[int, float], factor: float) -> list[int]:
-        """Return the programs whose scores are at most `factor` times the best, sorted."""
-        bound = min(scores.values(), default=0.0) * factor
-        return sorted(index for index, seconds in scores.items() if seconds <= bound)
-
     def _run_rounds(self, indices: Sequence[int], rounds: int) -> None:
         """Sample the programs until each has this many samples, or the quota is used."""
         rounds_done = 1  # the first look
@@ -159,16 +154,24 @@ class Race:
                     self._session.time_program(self._case, record, max(record.samples))
             rounds_done += 1
 
-    def _find_best(self) -> int | None:
-        """Return the first of the programs that tie for the best score; None if none is left."""
-        return min(self._select_within(self._score_programs(), 1 + TIE), default=None)
-
     def _has_quota(self) -> bool:
         """Return whether a part of the quota remains."""
         # Once used, it stays used: else a case that is decided again, whose answers are replayed,
         # would ask more than it had asked before.
         self._is_cut = self._is_cut or self._quota.used_share >= 1
         return not self._is_cut
+
+
+def _select_within(scores: Mapping[int, float], factor: float) -> list[int]:
+    """Return the programs whose scores are at most `factor` times the best, sorted."""
+    bound = min(scores.values(), default=0.0) * factor
+    return sorted(index for index, seconds in scores.items() if seconds <= bound)
+
+
+def find_best_number(scores: Mapping[int, float]) -> int | None:
+    """Return the smallest number of the programs that tie for the best score. Return None without
+    scores, which are seconds by program number."""
+    return min(_select_within(scores, 1 + _TIE), default=None)
 
 
 def _make_outcome(record: ProgramRecord) -> Outcome:
