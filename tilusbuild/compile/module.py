@@ -261,7 +261,7 @@ def format_compile_script(
             copies,
             # As in the build: ptxas writes its inputs' times into the code.
             'touch -d @1 -- "$work"/*\n',
-            _format_include(recipe),
+            _format_header_commands(recipe),
             _NVRTC_HEADERS if "{nvrtc}" in placeholders else "",
             _LINK_TO_NVCC if DEVICE_LINKER in placeholders else "",
             'cd -- "$work"\n\n',
@@ -287,19 +287,18 @@ def _format_command(step: Step) -> str:
     return f"{line[:-1]} || {_format_command(step.by_itself)}" if step.alone else line
 
 
-def _format_include(recipe: Recipe) -> str:
-    """Return the lines of `compile.sh` that link or copy the program's headers; "" without
-    headers."""
+def _format_header_commands(recipe: Recipe) -> str:
+    """Return the lines of `compile.sh` that link or copy the headers; "" without headers."""
     if recipe.includes.digest is None:
         return ""
-    headers = f'"$module../../../include/{recipe.includes.digest}" "$work/include"\n'
+    source_and_target = f'"$module../../../include/{recipe.includes.digest}" "$work/include"'
     links = "".join(
         f'ln -s -- {shlex.quote(directory)} "$work/{link}"\n'
         for link, directory in recipe.pipeline.list_include_links(recipe).items()
     )
     if not recipe.pipeline.copies_headers(recipe):
-        return f"ln -s -- {headers}{links}"
-    return f"cp -R -- {headers}" + 'find "$work/include" -exec touch -d @1 {} +\n' + links
+        return f"ln -s -- {source_and_target}\n{links}"
+    return f'cp -R -- {source_and_target}\nfind "$work/include" -exec touch -d @1 {{}} +\n{links}'
 
 
 _HEAD = """\

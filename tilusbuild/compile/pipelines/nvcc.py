@@ -267,8 +267,9 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
         # the `.file` lines get names that lead to no file, whatever the toolkit's directory is.
         steps: list[Step] = []
         images: list[str] = []
+        is_fatbin = image.endswith(".fatbin")
         for arch, with_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
-            base_name = "program" if image.endswith(".cubin") else arch.name
+            base_name = arch.name if is_fatbin else "program"
             ptx, cubin = f"{base_name}.ptx", f"{base_name}.cubin"
             compile_command = self.build_nvcc_command(recipe, "-ptx", ("-arch", arch.virtual))
             ptx_command = (*compile_command, SOURCE, "-o", ptx)
@@ -287,7 +288,7 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
             images.append(f"--image3=kind=elf,sm={number},file={cubin}")
             if with_ptx:
                 images.append(f"--image3=kind=ptx,sm={number},file={ptx}")
-        if not image.endswith(".cubin"):
+        if is_fatbin:
             argv = ("{fatbinary}", f"--create={image}", "-64", *images)
             steps.append(Step("fatbinary", argv, image, of_program=False))
         return steps

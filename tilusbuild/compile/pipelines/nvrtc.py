@@ -155,9 +155,10 @@ class KernelNvrtc(KernelPipeline):
         """Return one compile for each architecture, to a cubin and, if it is kept, its PTX."""
         steps: list[Step] = []
         images: list[str] = []
+        is_fatbin = image.endswith(".fatbin")
         for arch, with_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
             number = arch.name.removeprefix("sm_")
-            stem = "program" if image.endswith(".cubin") else arch.name
+            stem = arch.name if is_fatbin else "program"
             outputs = [f"{stem}.cubin"]
             images.append(f"elf:{number}:{stem}.cubin")
             if with_ptx:
@@ -165,7 +166,7 @@ class KernelNvrtc(KernelPipeline):
                 images.append(f"ptx:{number}:{stem}.ptx")
             command = _build_compile_command(recipe, arch.name, outputs)
             steps.append(Step("device", command, outputs[0]))
-        if not image.endswith(".cubin"):
+        if is_fatbin:
             argv = ("{nvrtc}", "fatbin", image, *images)
             steps.append(Step("fatbin", argv, image, of_program=False))
         return steps
