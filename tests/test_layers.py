@@ -16,8 +16,8 @@ LAYERS = [
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package",
     "cli", "tune", "check",
-    "watch", "jit", "signing", "oci", "kernels", "interop", "intake", "reapi", "page", "embed",
-    "diff", "compdb",
+    "watch", "jit", "signing", "oci", "embed", "kernels", "interop", "intake", "reapi", "page",
+    "diff", "compdb", "preflight",
     "torch",
 ]  # fmt: skip
 

@@ -62,8 +62,9 @@ else:
 if gone == "check":
     run("check", "p", status=2)
 run("package", "--as-built", "-o", "../dist")
-if gone in ("oci", "kernels"):
-    run("package", "--as-built", "--format", gone, status=2)
+if gone in ("oci", "kernels", "embed"):
+    form = "wheel" if gone == "embed" else gone
+    run("package", "--as-built", "--format", form, status=2)
 if gone == "signing":
     run("verify", "../dist/" + os.listdir("../dist")[0], "--key", "pem", status=2)
 if gone == "embed":
@@ -73,7 +74,8 @@ if gone == "jit":
 (package,) = os.listdir("../dist")
 run("--cache-dir", "../other", "install", "../dist/" + package)
 run("verify", "../dist/" + package)
-run("preflight", "../dist/" + package, "--device", "cpu")
+status = 2 if gone == "preflight" else 0
+run("preflight", "../dist/" + package, "--device", "cpu", status=status)
 """
 
 

@@ -48,7 +48,6 @@ _CORE: dict[str, dict[str, str]] = {
     "package format": {
         "dir": "tilusbuild.package.formats.directory:FORMAT",
         "tar.zst": "tilusbuild.package.formats.archive:FORMAT",
-        "wheel": "tilusbuild.package.formats.wheel:FORMAT",
     },
 }
 

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from tilusbuild.binary import LibraryNeeds as Library
+from tilusbuild.embed.wheel import choose_platform, normalize_name
 from tilusbuild.package.collect import find_reachable
 from tilusbuild.package.contents import PackedLibrary, collect_host_needs
 from tilusbuild.package.errors import PackageError
-from tilusbuild.package.formats.wheel import choose_platform, normalize_name
 from tilusbuild.package.listing import HostNeeds
 
 PLAIN = Library("x86_64", ("libc.so.6",), (2, 14), frozenset())

@@ -19,14 +19,14 @@ from support.project import Project, head
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import HostNeeds
 from tilusbuild.package.model import Image
-from tilusbuild.package.preflight import (
+from tilusbuild.package.read import select_script_files, unpack_package
+from tilusbuild.preflight.prediction import (
     ANY_GPU,
     NEWEST_DRIVER,
     DescribedHost,
     PreflightReport,
     predict_run,
 )
-from tilusbuild.package.read import select_script_files, unpack_package
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.sealed import seal_json, unseal_json
 

@@ -46,8 +46,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
                 "package and install", "package --format wheel -o dist"),
     "verify": ("verify a package or a cache, also by compiling it again",
                "package and install", "verify dist/kernels-1.0.tar.zst --key release.pem"),
-    "preflight": ("check whether a package would run on a given machine",
-                  "package and install", "preflight dist/kernels-1.0.tar.zst --device sm_90"),
     "install": ("install a package into the cache, or uninstall one",
                 "package and install", "install dist/kernels-1.0.tar.zst"),
     "cache": ("inspect and maintain the cache",

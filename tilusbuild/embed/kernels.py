@@ -22,12 +22,12 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache.index import forget_projects, read_index, record_build
 from tilusbuild.embed import dispatcher
 from tilusbuild.embed.csource import NoDispatcherError
+from tilusbuild.embed.wheel import MIN_TIME, choose_platform
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import Place, TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document
 from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
-from tilusbuild.package.formats.wheel import MIN_TIME, choose_platform
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import raise_on_signals

@@ -3,6 +3,7 @@ modules by entry points."""
 
 BRINGS = {
     "dispatcher": {"c": "tilusbuild.embed.dispatcher"},
+    "package format": {"wheel": "tilusbuild.embed.wheel:FORMAT"},
     "verb": {
         "cmake": (
             "build the kernels of a CMake project, which calls this",

@@ -18,18 +18,18 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 from tilusbuild import rooms
-from tilusbuild.package import names
-from tilusbuild.package.contents import TVM_FFI_ABI, Contents
-from tilusbuild.package.errors import cannot_pack, no_package
-from tilusbuild.package.formats import PackageFormat
-from tilusbuild.package.formats.directory import list_files, write_tree
-from tilusbuild.package.formats.wheel import (
+from tilusbuild.embed.wheel import (
     INSIDE,
     RUNTIME,
     list_runtime_code,
     normalize_name,
     rewrite_imports,
 )
+from tilusbuild.package import names
+from tilusbuild.package.contents import TVM_FFI_ABI, Contents
+from tilusbuild.package.errors import cannot_pack, no_package
+from tilusbuild.package.formats import PackageFormat
+from tilusbuild.package.formats.directory import list_files, write_tree
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.model import Reader, parse_version
 from tilusbuild.runtime.naming import name_functions

@@ -72,28 +72,6 @@ class GarbageLine(JsonLine, frozen=True):
     why: str = ""
 
 
-class PreflightCandidate(Struct, frozen=True):
-    """A target, and why it does or does not suit the device."""
-
-    target: str
-    suits: bool
-    why: str
-
-
-class PreflightLine(JsonLine, frozen=True):
-    """What would be chosen for a script on a device."""
-
-    event: ClassVar[str] = "preflight"
-    device: str
-    script: str
-    params: Mapping[str, Any]
-    target: str | None
-    why: str
-    candidates: tuple[PreflightCandidate, ...]
-    tables: tuple[str, ...]
-    problems: tuple[str, ...]
-
-
 class JsonReporter:
     """Writes the events of a build to `stream`: first the start with the schema's number, last the
     summary. Every line is flushed, so that a reader can follow; one that goes away stops nothing.

@@ -1,4 +1,4 @@
-"""The formats of packages, by name: the core's three, and those that optional rooms bring.
+"""The formats of packages, by name: the core's two, and those that optional rooms bring.
 
 A format's module is imported when a package is written in it, or when a path is read that no format
 before it recognizes.

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
 from tilusbuild.package.listing import FileList, HostNeeds
 from tilusbuild.package.model import parse_version
-from tilusbuild.report.jsonl import PreflightCandidate, PreflightLine
+from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime import choose, library
 from tilusbuild.runtime.choose import Chooser, Evaluation
 from tilusbuild.runtime.device import Device
@@ -29,6 +30,28 @@ ANY_GPU = "any GPU"
 NEWEST_DRIVER = 99_990
 """A driver that supports every CUDA version: the one of a machine whose driver is not named."""
 _LEVEL = re.compile(r"x86-64(?:-v([234]))?", re.ASCII)
+
+
+class PreflightCandidate(Struct, frozen=True):
+    """A target, and why it does or does not suit the device."""
+
+    target: str
+    suits: bool
+    why: str
+
+
+class PreflightLine(JsonLine, frozen=True):
+    """What would be chosen for a script on a device."""
+
+    event: ClassVar[str] = "preflight"
+    device: str
+    script: str
+    params: Mapping[str, Any]
+    target: str | None
+    why: str
+    candidates: tuple[PreflightCandidate, ...]
+    tables: tuple[str, ...]
+    problems: tuple[str, ...]
 
 
 class DescribedHost(Struct, frozen=True):

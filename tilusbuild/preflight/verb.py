@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, option, positional, repeated
 from tilusbuild.cli.options import CountsLine, emit_line
-from tilusbuild.report.jsonl import PreflightLine, ProblemLine
+from tilusbuild.preflight.prediction import PreflightLine
+from tilusbuild.report.jsonl import ProblemLine
 
 if TYPE_CHECKING:
-    from tilusbuild.package.preflight import DescribedHost, PreflightReport
+    from tilusbuild.preflight.prediction import DescribedHost, PreflightReport
 
 _ARCH = re.compile(r"sm_\d{2,3}[af]?", re.ASCII)
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,2}", re.ASCII)
@@ -55,8 +56,8 @@ class PreflightArgs(LimitArgs, frozen=True, kw_only=True):
 def run(arguments: PreflightArgs) -> int:
     """Print the instance that each device would get. Return 1 if a device would lack something."""
     from tilusbuild.errors import TilusbuildError
-    from tilusbuild.package.preflight import predict_run
     from tilusbuild.package.read import select_script_files, unpack_package
+    from tilusbuild.preflight.prediction import predict_run
     from tilusbuild.runtime.errors import LoadError
 
     hosts = [_describe_host(arguments, device) for device in arguments.devices]
@@ -85,7 +86,7 @@ def run(arguments: PreflightArgs) -> int:
 def _describe_host(arguments: PreflightArgs, device: str) -> DescribedHost:
     """Return the machine that the options describe. Raises `InputError`."""
     from tilusbuild.errors import input_error
-    from tilusbuild.package.preflight import ANY_GPU, NEWEST_DRIVER, DescribedHost
+    from tilusbuild.preflight.prediction import ANY_GPU, NEWEST_DRIVER, DescribedHost
     from tilusbuild.runtime.device import Device
 
     if device != "cpu" and not _ARCH.fullmatch(device):

@@ -1,0 +1,1 @@
+"""The verb `diff`: what changed between two packages or caches."""
