@@ -258,11 +258,11 @@ def open_requested(request: KernelRequest) -> OpenedRequest:
     # Nothing of the project is read before this.
     start = time.monotonic_ns()
     if isinstance(request.source, Source):
+        target, declared = _choose_target_of_source(request.target)
         cache, script = Tree(get_cache_dir()), request.source.name
         settings["cache-dir"] = cache.root
         # A cache writes nothing into a directory without its mark, so the mark comes first.
         cache.ensure_complete()
-        target, declared = _choose_target_of_source(request.target)
         sources_directory = os.path.join(cache.state_path, SOURCES)
         directory = request.source.write_project(sources_directory, target, declared)
         project = Project.open(directory, settings, os.environ)

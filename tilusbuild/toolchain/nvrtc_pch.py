@@ -54,8 +54,9 @@ _END_ERROR_ALONE = re.compile(
 # Processor time of a compile from which on its headers are precompiled. A small kernel with CUB's
 # takes 1.3 s, with those of half precision 0.05 s (docs/performance.md).
 _MIN_SECONDS = 0.4
-# The keys that one process remembers, and the files that it keeps: CuTe's has 281 MB.
-_MAX_RECORDS, _MAX_FILES = 256, 4
+# The keys that one process remembers, and the files that it keeps: CuTe's has 281 MB, and a
+# temporary directory may be in memory.
+_MAX_RECORDS, _MAX_FILES = 256, 2
 # Bytes of address space for what is precompiled; only what is used is touched.
 _FIRST_HEAP, _MAX_HEAP = 512 << 20, 4 << 30
 # nvrtcResult: NVRTC_SUCCESS, NVRTC_ERROR_PCH_CREATE_HEAP_EXHAUSTED.
