@@ -4,16 +4,20 @@ Each test builds, changes one such thing and nothing else, and builds again. The
 do what a fresh cache would: compile where the meaning is another, and find all where it is not.
 """
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from support import scale
 from support.own_gcc import install_gcc, write_specs
 from support.project import NewProject, Project
+from tilusbuild.toolchain import trace
 
 pytestmark = pytest.mark.skipif(
     shutil.which("gcc") is None,
@@ -119,6 +123,72 @@ def test_a_manifest_that_appears_nearer(new_project: NewProject) -> None:
     nearer.write_all({"tilus.toml": text, "kernels/scale.cu.j2": scale.TEMPLATE})
     nearer.run("build")
     assert len(nearer.libraries) == 1
+
+
+def list_asked(project: Project, tmp_path: Path) -> tuple[list[Path], list[Path]]:
+    """The files that a plan reads, and those that it looks for in vain, below `tmp_path`."""
+    trash = tmp_path / "trash"
+    trash.mkdir()
+    command = (sys.executable, "-I", "-S", trace.__file__, sys.executable, "-m", "tilusbuild")
+    environment = {**os.environ, **project.environment, "TMPDIR": str(trash)}
+    words = ("-C", str(project.directory), "plan")
+    listed = subprocess.run(
+        (*command, *words), env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    paths = [line.partition(" ") for line in listed.splitlines() if str(tmp_path) in line]
+    paths = [(word, blank, path) for word, blank, path in paths if "/.cache" not in path]
+    read = [Path(path) for word, _, path in paths if word == trace.READ]
+    return read, [Path(path) for word, _, path in paths if word == trace.ABSENT]
+
+
+def list_scripts(project: Project) -> list[list[str]]:
+    """The scripts of the last build, with their hashes."""
+    index = json.loads((project.cache / "index.json").read_text())
+    (of_project,) = index["projects"].values()
+    return sorted(of_project["scripts"])
+
+
+CHANGES = int(os.environ.get("TILUSBUILD_TEST_CHANGES", "6"))
+
+
+@pytest.mark.slow
+def test_whatever_a_plan_asks_of_the_disk(new_project, sites: list[Path], tmp_path: Path) -> None:
+    """Each file that it reads is changed, each that it misses is made, one at a time: the next
+    build is as one with a new cache."""
+    project = use_package(new_project, PYTHONPATH=join(sites))
+    project.edit("kernels/scale.cu.j2", VALUE, '{% include "kernels/part.j2" %}\n' + VALUE)
+    project.write("kernels/part.j2", '#include "other.h"\n#include <unused.h>\n')
+    project.write("kernels/other.h", "")
+    project.write("kernels/unused.h", "")
+    project.edit("tilus.toml", "include-dirs = [", 'include-dirs = ["kernels", "none", ')
+    (project.directory / "none").mkdir()
+    read, absent = list_asked(project, tmp_path)  # with no memory of an earlier plan
+    project.run("build")
+    changes = [*((path, True) for path in read), *((path, False) for path in absent)]
+    chosen = Random(1).sample(changes, min(CHANGES, len(changes)))
+    assert len(read) > 5
+    assert len(absent) > 5
+    for number, (path, is_there) in enumerate(chosen):
+        if path.suffix in (".pyc", ".so") or (is_there and not path.is_file()):
+            continue
+        before = path.read_bytes() if is_there else b""
+        missing = next((p for p in [*path.parents][::-1] if not p.exists()), path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        comment = b"\n#define VALUE 9\n" if path.suffix in (".h", ".j2", "") else b"\n# x\n"
+        path.write_bytes(before + comment)
+        again, fresh = project, project.copy(tmp_path / f"fresh{number}", cache=False)
+        ends = [each.run("build", status=None).status for each in (again, fresh)]
+        assert ends[0] == ends[1], path
+        if ends[0] != 2:
+            assert list_scripts(again) == list_scripts(fresh), path
+        if is_there:
+            path.write_bytes(before)
+        elif missing.is_dir():
+            shutil.rmtree(missing)
+        else:
+            missing.unlink()
+        shutil.rmtree(fresh.directory)
+        project.run("build")
 
 
 # Tools.
