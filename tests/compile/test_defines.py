@@ -1,5 +1,5 @@
 """A define arrives in the compiled program byte by byte, whatever reads it on the way: a shell of
-nvcc's, NVRTC, gcc, and the shell that runs `compile.sh`. Nothing in it is run."""
+nvcc's, NVRTC, gcc, and the shell that runs `compile.sh`. Nothing in it is run; no text is none."""
 
 import itertools
 import os
@@ -21,10 +21,12 @@ TEXTS = [
 ]
 SEPARATOR = b"\x01"
 KERNEL = """
+static_assert(1 EMPTY);
 __device__ const char texts[] = {texts};
 extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {{ y[0] = texts[n]; }}
 """
 HOST = """
+static_assert(1 EMPTY);
 extern "C" const char texts[] = {texts};
 extern "C" {result} saxpy(float a, const float *x, float *y, int n{stream}) {{
   y[0] = texts[n];
@@ -47,7 +49,7 @@ def recipe_of(pipeline: str):
         texts=texts, stream=stream, end=end, result="int" if pipeline == "host" else "void"
     )
     flags = ("-DFLAG=$(touch hacked)`touch hacked`",)
-    return make_recipe(pipeline, source=source, defines=defines, flags=flags)
+    return make_recipe(pipeline, source=source, defines=(("EMPTY", ""), *defines), flags=flags)
 
 
 EXPECTED = SEPARATOR.join(text.encode() for text in TEXTS) + b"\0"

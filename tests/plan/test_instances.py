@@ -1,6 +1,6 @@
 """Which constants are an instance: rules over constants alone take instances away."""
 
-from itertools import product
+from itertools import permutations, product
 from pathlib import Path
 
 import pytest
@@ -80,3 +80,13 @@ def test_an_empty_space_is_an_error_where_rules_leave_no_instance(tmp_path, rule
     assert len(instances) == 6
     with pytest.raises(SpaceError, match="the space is empty"):
         Space(make_space_spec(manifest, "one", make_targets(manifest)["old"], instances[-1]))
+
+
+def test_the_order_of_architectures_is_not_an_input(tmp_path) -> None:
+    made = set()
+    for archs in permutations(["sm_90", "sm_80", "sm_90a"]):
+        (tmp_path / "one.cu.j2").write_text("")
+        text = MANIFEST.replace('"sm_80"', str(list(archs)))
+        (tmp_path / "tilus.toml").write_text(text)
+        made.add(make_targets(load_manifest(str(tmp_path / "tilus.toml")))["old"].arch)
+    assert made == {"sm_80+sm_90+sm_90a"}

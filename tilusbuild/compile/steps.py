@@ -177,7 +177,8 @@ def protect_user_flags(recipe: Recipe) -> tuple[str, ...]:
 
 def format_defines(recipe: Recipe) -> list[str]:
     """Return the recipe's macros as `-D` arguments."""
-    return [f"-D{name}={value}" if value else f"-D{name}" for name, value in recipe.options.defines]
+    # Always with "=": without it a compiler defines the macro as 1.
+    return [f"-D{name}={value}" for name, value in recipe.options.defines]
 
 
 def format_include_options(recipe: Recipe, through: tuple[str, ...] = ()) -> list[str]:

@@ -176,8 +176,8 @@ class BuildSection(Table, frozen=True):
     """Pass on flags that run a program, write beside the output, or name files or directories: no
     hash covers those, and a build warns of it."""
     defines: Annotated[Macros, Key(examples=[{"NDEBUG": 1}])] = NOTHING
-    """Preprocessor macros, for every target. `true` defines a macro as 1; `false` leaves out one
-    that would be inherited."""
+    """Preprocessor macros, for every target. `true` defines a macro as 1, `""` as nothing; `false`
+    leaves out one that would be inherited."""
     line_directives: bool = False
     """Compile with `#line` directives, so that debuggers and profilers show the template. Then an
     edit that moves lines compiles again, also where it changes no code."""

@@ -196,7 +196,8 @@ def make_target(manifest: Manifest, name: str) -> Target:
     declared = manifest.targets[name]
     return Target(
         name=name,
-        archs=tuple(parse_arch(arch) for arch in declared.arch),
+        # Sorted: the order must not change the hash.
+        archs=tuple(sorted(map(parse_arch, declared.arch), key=lambda a: (a.number, a.suffix))),
         ptx=declared.ptx,
         facts=dict(declared.facts),
     )

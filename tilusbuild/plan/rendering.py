@@ -277,8 +277,8 @@ def format_definitions(defines: Iterable[tuple[str, str]], flags: Iterable[str])
         # `-D NAME=1` may be two flags: `-D` and `NAME=1`.
         definition = f"-D{flag}" if previous_flag in DEFINE_FLAGS else flag
         if match := _DEFINE_FLAG.match(definition):
-            name, _, value = match[1].partition("=")
-            yield f"#define {name} {value}"
+            name, equals, value = match[1].partition("=")
+            yield f"#define {name} {value if equals else 1}"
         previous_flag = flag
 
 
