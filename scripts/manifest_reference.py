@@ -36,7 +36,11 @@ lower case, with `_` before each capital but the first and in place of each `-`.
 for that. Two such functions, a C++ template, Jinja among the parameters, or a type that the text
 does not say are errors that name the line; then write `kernel` and `args`. No `[target.NAME]`: the
 GPUs of this machine, and `cpu` where the template asks for `target.kind`. No `[project]`: the
-directory's name. `tilusbuild plan -v` prints what was read. The least manifest:
+directory's name. `tilusbuild plan -v` prints what was read.
+
+The `args` that you write are compared with the declaration for each target, before a compile: number, order,
+element types up to the sign, pointer or value, and that an output is not `const`. A parameter
+that depends on Jinja, on macros or on another file is not compared. The least manifest:
 
 ```toml
 edition = 1

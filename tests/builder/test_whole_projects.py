@@ -71,11 +71,11 @@ def opened() -> Opened:
 def test_the_annotated_example_plans(tmp_path, opened, monkeypatch) -> None:
     """Given every key of the manifest, and files for what it names."""
     (tmp_path / "tilus.toml").write_text(EXAMPLE.read_text())
-    kernel = 'extern "C" __global__ void {0}() {{ /* {1} */ }}\n'
+    kernel = 'extern "C" __global__ void {0}({{{{ "" }}}}) {{ /* {1} */ }}\n'
     for name, text in {
         "kernels/matmul.cu.j2": kernel.format("matmul", "{{ block_m }} {{ dtype }} {{ smem }}"),
         "kernels/transpose.cu.j2": kernel.format("transpose", "{{ tile }}"),
-        "kernels/scale.cu.j2": 'extern "C" void scale(float *x, int n) {}\n',
+        "kernels/scale.cu.j2": "// Several kernels.\n",
         "kernels/axpy.cpp.j2": "int unrolled{{ unroll }};\n",
         "src/a.cpp": "",
         "vendor/x.o": "",

@@ -100,5 +100,5 @@ def test_a_kernel_has_them_too(new_project: NewProject, tmp_path: Path) -> None:
     kernel = SOURCE.replace('"C" void', '"C" __global__ void')
     project = new_project(text, {"scale.cpp.j2": kernel})
     project.build()
-    project.edit("scale.cpp.j2", "int column", "long long column")
+    project.edit("scale.cpp.j2", "int column", '{{ "long long" }} column')
     assert "parameter 8 of the kernel has 8 bytes" in project.run("build", status=1).err

@@ -36,7 +36,6 @@ __global__ void over(double *x, int n, Params p) {}
 @pytest.mark.parametrize(
     ("kernel", "nvcc", "nvrtc"),
     [
-        ("ops::tak<float, 3>", 'no member "tak"', 'no member "tak"'),
         ("ops::take<half, 3>", '"half" is undefined', '"half" is undefined'),
         ("ops::take<float>", 'take<float>" is not the name of one', "cannot determine which"),
         ("ops::over", '"ops::over" is not the name of one kernel', "cannot determine which"),

@@ -151,7 +151,9 @@ def test_a_failed_link_shows_what_is_not_defined() -> None:
 
 def test_compile_sh_refuses_what_the_build_refused(project: Project) -> None:
     """The compilers accept it: a parameter of another type is our own finding."""
-    project.edit("kernels/scale.cu.j2", "const float *x, float *y", "const double *x, float *y")
+    project.edit(
+        "kernels/scale.cu.j2", "const float *x, float *y", 'const {{ "double" }} *x, float *y'
+    )
     project.build("-t", "cpu", status=1)
     for directory in project.programs.values():
         script = ["bash", str(directory / "module/compile.sh")]

@@ -96,6 +96,6 @@ def test_all_kernels_of_a_schedule_go_through_one_front_end(new_project: NewProj
 
 def test_a_kernel_that_the_template_has_not_is_its_own_failure(new_project, tmp_path) -> None:
     project = on_cpu(new_project)
-    project.edit("tilus.toml", '"poly_backward"', '"poly_backwards"')
+    project.edit("poly.cu.j2", "void poly_backward(", 'void {{ "poly_backwards" }}(')
     summary = project.build(status=1)
     assert (summary["compiled"], summary["failed"]) == (2, 2)

@@ -155,7 +155,7 @@ def test_the_library_itself_takes_bytes(built: Project) -> None:
         ("float alpha; long long n", "long long n; float alpha", "Params is declared with f32"),
         ("double beta", "double beta, gamma", "Params is declared with 48 bytes"),
         ("double beta", "float beta, gamma", "Params is declared with f64 beta at byte 40"),
-        ("Small small, ", "Small *small, ", 'parameter 2 of "take"'),
+        ("Small small, ", 'Small {{ "*" }}small, ', 'parameter 2 of "take"'),
     ],
 )
 def test_another_struct_does_not_compile(new_project, old, new, said) -> None:

@@ -34,7 +34,7 @@ Loader = Callable[[str], Manifest]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project directory, and the working directory, with everything that `PREAMBLE` names."""
-    (tmp_path / "m.cu.j2").write_text('extern "C" __global__ void m() {}\n')
+    (tmp_path / "m.cu.j2").write_text('#include "m.cuh"\n')
     (tmp_path / "include").mkdir()
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "matmul.cu.j2").write_text("")

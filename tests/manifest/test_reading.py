@@ -92,7 +92,7 @@ def test_the_gpus_of_the_machine(
         ('args = { y = "f32*[n]" }', {"y": ("f32*[n]", False)}),
         ("args = { y = { optional = true } }", {"y": ("f32*[...]", False)}),
         ("args = { n = { range = [1, 8] } }", {}),
-        ('args = { x = "[m]", m = { type = "i64", parameter = false } }',
+        ('args = { x = "[m]", m = { type = "i64", parameter = false } }\ntargets = ["sm_80"]',
          {"x": ("f32*[m]", False), "m": ("i64", False)}),
         ('kernel = "axpy"', {}),
     ],
@@ -110,7 +110,7 @@ def test_what_is_written_is_laid_over(
         ("x, float *y", "x, {{ t }} *y", 6, 'the type of the parameter "*y"', 'args.y = "f32*[n]"'),
         ('extern "C" __g', "template <int N> __g", 6, '"axpy" is a template', 'kernel = "NAME"'),
         ("{% endif %}\n", "__global__ void g() {}\n{% endif %}\n", 6,
-         '2 kernels are declared: "axpy" in line 6, "g" in line 11', 'kernel = "NAME"'),
+         '2 kernels are declared: "axpy" in line 6, "g" in line 11', 'kernel = "axpy"'),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_said(

@@ -167,7 +167,7 @@ CHANGES = {
     "deeper header": write("include/deeper.h", "// nothing\n"),
     "a header appears before another": write("kernels/shared.h", "// shadows\n"),
     "kernel": edit("tilus.toml", 'kernel = "scale"', 'kernel = "other"'),
-    "argument": edit("tilus.toml", 'n = "i64"', 'n = "i32"'),
+    "argument": edit("tilus.toml", 'x = "f32*[n]"', 'x = { type = "f32*[n]", align = 16 }'),
     "range": edit("tilus.toml", 'n = "i64"', 'n = { type = "i64", range = [1, 9] }'),
     "constant": edit("tilus.toml", "space.unroll = [1, 2]", "space.unroll = [1, 2]\nparams.c = 1"),
     "derived": edit("tilus.toml", '"unroll * 2"', '"unroll * 3"'),

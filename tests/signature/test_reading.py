@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.runtime.dtypes import DTYPES
-from tilusbuild.signature.reading import KernelSource, has_cpu_branch
+from tilusbuild.signature.reading import KernelSource, read_tags
 
 BATCHES = max(1, int(os.environ.get("TILUSBUILD_SIGNATURES", "120")) // 60)
 SPELLINGS = [
@@ -274,6 +274,6 @@ def test_what_is_not_sure_is_not_read(text: str, name: str, problem: str) -> Non
 
 
 def test_a_branch_for_the_cpu() -> None:
-    assert has_cpu_branch('{% if target.kind == "cpu" %}{% endif %}')
-    assert has_cpu_branch('{{ "a" if target.kind != "cuda" }}')
-    assert not has_cpu_branch("{# target.kind #} int target.kind; {{ x }} // {% y %}")
+    assert read_tags('{% if target.kind == "cpu" %}{% endif %}').has_cpu
+    assert read_tags('{{ "a" if target.kind != "cuda" }}').has_cpu
+    assert not read_tags("{# target.kind #} int target.kind; {{ x }} // {% y %}").has_cpu

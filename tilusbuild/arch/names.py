@@ -18,6 +18,17 @@ _OTHER_SPELLING = re.compile(
 )
 
 
+_ARCH_OF_NAME = {
+    "v100": "sm_70", "volta": "sm_70", "t4": "sm_75", "turing": "sm_75", "a100": "sm_80",
+    "ampere": "sm_80", "a10": "sm_86", "a40": "sm_86", "rtx3090": "sm_86", "l4": "sm_89",
+    "l40": "sm_89", "l40s": "sm_89", "rtx4090": "sm_89", "ada": "sm_89", "h100": "sm_90a",
+    "h200": "sm_90a", "hopper": "sm_90a", "b200": "sm_100a", "blackwell": "sm_100a",
+    "rtx5090": "sm_120a",
+}  # fmt: skip
+"""Architectures by the names of GPUs and generations that people write for them, for hints. Source:
+https://developer.nvidia.com/cuda-gpus."""
+
+
 class ArchError(ValueError):
     """A name is not an architecture, or architectures cannot be combined.
 
@@ -50,6 +61,8 @@ def _make_name_hint(name: str) -> str | None:
     if match is None:
         if name.strip().lower() == "native":
             return "a package must run elsewhere: name the architecture, as in sm_90a"
+        if (known := _ARCH_OF_NAME.get(name.strip().lower())) is not None:
+            return f'write "{known}"'
         return did_you_mean(name, list_known_names()) or "as nvcc spells it: sm_80, sm_90a, or cpu"
     # "9.0a" is sm_90a: the last digit is the minor version.
     number, suffix = match[1] + match[2], match[3].lower()

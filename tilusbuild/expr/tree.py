@@ -161,6 +161,20 @@ def is_boolean(node: Node) -> bool:
             return isinstance(node, Compare | Member | Logic)
 
 
+def is_number(node: Node, is_number_name: Callable[[str], bool]) -> bool:
+    """Return whether the value of `node` is a number or a text, and not a bool, for some values of
+    its names. `is_number_name` says so of a name."""
+    match node:
+        case Name():
+            return is_number_name(node.name)
+        case Select():
+            return is_number(node.yes, is_number_name) or is_number(node.no, is_number_name)
+        case Binary(op="&" | "|" | "^"):
+            return is_number(node.left, is_number_name) or is_number(node.right, is_number_name)
+        case _:
+            return not is_boolean(node)
+
+
 def format_canonical(node: Node) -> str:
     """Return the text of a tree with one space around each operator and all parentheses."""
     match node:

@@ -20,6 +20,7 @@ from typing import Any
 from msgspec import Struct
 
 from tilusbuild.expr import ExprError, Value, parse_expression
+from tilusbuild.expr.tree import is_boolean
 from tilusbuild.intake import recorder
 from tilusbuild.intake.builds import run_recorded
 from tilusbuild.intake.draft import KernelDraft, ManifestDraft, make_table_name, to_standard
@@ -147,7 +148,9 @@ class _CallReader(Struct):
             if text is None:
                 self._add_note(f"a restriction is not understood: {_format_recorded(rule)}")
             else:
-                self.kernel.restrict[f"rule_{number}"] = text
+                # In Python any number but 0 is true; a rule of a manifest is a condition.
+                is_condition = is_boolean(parse_expression(text).tree)
+                self.kernel.restrict[f"rule_{number}"] = text if is_condition else f"({text}) != 0"
         # Kernel Tuner skips blocks that no device takes; a manifest has a rule for it.
         names = [name for name in _list_block_names(self.call) if name in self.kernel.space]
         largest_block = 1

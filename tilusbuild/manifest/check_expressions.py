@@ -7,7 +7,7 @@ target. So each expression is checked for every target of its script.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,10 +17,12 @@ from msgspec.structs import replace
 from tilusbuild.arch import CPU
 from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import ExprError, Value
+from tilusbuild.expr.tree import is_number
 from tilusbuild.manifest.arguments import make_argument
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import COSTS, split_linked_names
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.script import as_row
 from tilusbuild.manifest.script_sections import list_expressions, parse_cached
 from tilusbuild.manifest.table import Table
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
@@ -62,7 +64,9 @@ def check_expressions(checks: Checks) -> None:
             # For each target: an override changes both the expressions and the names.
             for inner, source, visible_sections in _list_sites(script, target):
                 where = _resolve_path(path, target, inner, checks)
-                _check_expression(checks, where, source, scope, visible_sections)
+                is_right = _check_expression(checks, where, source, scope, visible_sections)
+                if is_right and ("restrict" in inner or inner[-1] == "when"):
+                    _check_condition(checks, where, source, script, target)
             _check_cycles(checks, path, target, script)
 
 
@@ -173,15 +177,16 @@ _NON_INTEGER_TYPES = FLOATS | {"bool", POINTER, TENSOR_MAP}
 
 def _check_expression(
     checks: Checks, path: Path, source: Value, scope: NameScope, visible_sections: frozenset[str]
-) -> None:
-    """Report the mistakes of one expression: of syntax, and each name that is not in one of its
-    `visible_sections`."""
+) -> bool:
+    """Report the mistakes of one expression: its syntax, and each unknown name. It may use
+    the names of `visible_sections`. Return whether there is no mistake."""
     try:
         parsed = parse_cached(source)
     except ExprError as error:
         place = checks.document.locate_inside(path, error.column)
         checks.add_error(place, error.message, getattr(error, "hint", None))
-        return
+        return False
+    is_right = True
     for name in sorted(parsed.names):
         problem = (
             _explain_dotted_name(path, name, scope)
@@ -190,6 +195,44 @@ def _check_expression(
         )
         if problem is not None:
             checks.add_error(_locate_name(checks, path, str(source), name), *problem)
+            is_right = False
+    return is_right
+
+
+def _check_condition(
+    checks: Checks, path: Path, source: Value, script: ScriptSection, target: str
+) -> None:
+    """Report a condition that is a number: a rule without its comparison would remove nothing."""
+    override = script.override_for(target)
+    parameters = {**script.space, **override.space}
+    derived = {**script.derived, **override.derived}
+    constants = {**script.params, **override.params}
+
+    def is_number_name(name: str) -> bool:
+        if name in derived:
+            # Without the name itself, for those that depend on themselves.
+            return _is_number(derived.pop(name), is_number_name)
+        values = {key: parameter.list_values() for key, parameter in parameters.items()}
+        values |= {k: rows if isinstance(rows, tuple) else (rows,) for k, rows in constants.items()}
+        for key, rows in values.items():
+            names = split_linked_names(key)
+            if name in names:
+                place = names.index(name)
+                column = [as_row(row)[place : place + 1] for row in rows]
+                # 0 and 1 are what a macro of C++ has for false and true.
+                return any(value not in (0, 1) for values in column for value in values)
+        return name in script.args
+
+    if _is_number(source, is_number_name):
+        hint = 'compare it with a limit, as in "threads * vector <= 1024"'
+        checks.add_value_error(path, f'"{source}" is a number, not a condition', hint)
+
+
+def _is_number(source: Value, is_number_name: Callable[[str], bool]) -> bool:
+    try:
+        return is_number(parse_cached(source).tree, is_number_name)
+    except ExprError:
+        return False
 
 
 def _locate_name(checks: Checks, path: Path, source: str, name: str) -> Place:

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def check_files(checks: Checks) -> None:
     """Check templates, include directories, references, and spaces in files."""
     check_include_dirs(checks, ("build",), checks.manifest.build.include_dirs)
-    for path, _, script in checks.list_scripts():
+    # Also of scripts that are not read: a missing template may be the reason.
+    for name, script in checks.manifest.scripts.items():
+        path: Path = ("script", name)
         # The key of each file, its path, and its kind in messages.
         files: list[tuple[Path, str | None, str]] = [(("space-file",), script.space_file, "file")]
         for name, template in script.generate.items():

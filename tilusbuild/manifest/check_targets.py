@@ -13,6 +13,7 @@ from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.denied_flags import list_flag_problems
+from tilusbuild.manifest.reading import FORMS_HINT
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script_sections import has_values, list_expressions, parse_cached
 
@@ -27,7 +28,7 @@ _FORM_KEYS = ("kernel", "entry", "library", "kernels")
 
 def check_targets(checks: Checks) -> None:
     """Check that architectures are known, and that every target or script named exists."""
-    if not checks.has("script") and not checks.has("library"):
+    if not (checks.has("script") or checks.has("library") or checks.diagnostics):
         checks.add_key_error(
             (),
             "the manifest has no script",
@@ -121,10 +122,8 @@ def _check_form(checks: Checks, path: Path, name: str, script: ScriptSection) ->
     elif not has_kernel and not has_entry:
         checks.add_key_error(
             path,
-            f'script "{name}" sets neither "kernel" nor "entry", and its template has no '
-            "__global__ function to read",
-            'kernel = "NAME" for an extern "C" __global__ function, entry = "NAME" for a host '
-            'launch function, library = "NAME" for an object of [library.NAME]',
+            f'script "{name}" sets neither "kernel" nor "entry"',
+            FORMS_HINT,
         )
     elif has_entry:
         why = "with entry, the template's own function launches"

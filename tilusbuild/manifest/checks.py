@@ -7,7 +7,7 @@ the file, also of entries that were removed from the manifest as mistakes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from tilusbuild.errors import Diagnostic, Place, did_you_mean
 from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.names import split_declared_names
+from tilusbuild.manifest.reading import KernelTemplate
 from tilusbuild.manifest.scanner import Path
 
 if TYPE_CHECKING:
@@ -35,6 +36,11 @@ class Checks(Struct):
     document: Document
     manifest: Manifest
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    templates: Mapping[str, KernelTemplate] = {}
+    """The template of each script of the project's, by the script's name."""
+    unread: set[str] = field(default_factory=set)
+    """The names of scripts of which a part could not be read: a check would report what follows
+    from that mistake."""
     looked_for: set[str] = field(default_factory=set)
     """The paths of all files and directories that the checks looked for, missing ones too."""
 
@@ -105,9 +111,10 @@ class Checks(Struct):
         )
 
     def list_scripts(self) -> Iterator[tuple[Path, str, ScriptSection]]:
-        """Yield path, name and table of every script without mistakes in its structure."""
+        """Yield path, name and table of every script that could be read."""
         for name, script in self.manifest.scripts.items():
-            yield ("script", name), name, script
+            if name not in self.unread:
+                yield ("script", name), name, script
 
     def list_known_targets(self, script: str) -> tuple[str, ...]:
         """Return the script's targets without unknown ones, which `check_targets` reports."""

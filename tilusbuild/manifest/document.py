@@ -281,6 +281,8 @@ def _suggest_syntax(text: str, column: int) -> str | None:
     rest = text[column - 1 :]
     if not rest and text.count('"') % 2:
         return "a string is not closed"
+    if rest.startswith("}") and text[: column - 1].rstrip().endswith(","):
+        return "the last key of a table has no comma behind it"
     word = re.match(r"[A-Za-z_][\w./+-]*", rest)
     if word and word.group().lower() in ("true", "false"):
         return f"TOML spells it {word.group().lower()}"

@@ -28,6 +28,7 @@ from tilusbuild.errors import (
 from tilusbuild.manifest.check_dispatch import check_dispatch
 from tilusbuild.manifest.check_expressions import check_expressions
 from tilusbuild.manifest.check_files import check_files
+from tilusbuild.manifest.check_kernels import check_kernels
 from tilusbuild.manifest.check_libraries import check_libraries
 from tilusbuild.manifest.check_names import check_names
 from tilusbuild.manifest.check_space import check_space
@@ -55,6 +56,7 @@ _MAX_OWNERS = 4
 _CHECKS = (
     check_names,
     check_targets,
+    check_kernels,
     check_space,
     check_expressions,
     check_dispatch,
@@ -76,16 +78,16 @@ def _load_checked(path: str) -> Manifest:
     """Return the checked manifest. Raises `InputError`, or `RecursionError` for deep nesting."""
     document = read_document(path)
     expand_kernels(document)
-    reading, template_mistakes = fill_from_templates(document)
-    manifest, diagnostics = validate_structure(document)
-    diagnostics += template_mistakes
+    reading, filled = fill_from_templates(document)
+    manifest, diagnostics, misread_scripts = validate_structure(document)
+    diagnostics += filled.mistakes
     looked_for = set(reading.sightings)
     if manifest is not None:
-        checks = Checks(document, manifest, diagnostics)
+        checks = Checks(
+            document, manifest, diagnostics, filled.templates, filled.unread | misread_scripts
+        )
         with suppress(TooManyMistakesError):
-            # After a template that cannot be read, other checks would only report consequences.
-            needed_checks = (check_files,) if template_mistakes else _CHECKS
-            for check in needed_checks:
+            for check in _CHECKS:
                 check(checks)
         looked_for |= checks.looked_for | manifest.searched_directories
     if diagnostics or manifest is None:
@@ -164,12 +166,16 @@ _PLACEHOLDERS: Mapping[str, Any] = {"edition": 1, "project": {"name": "unnamed",
 _MAX_ROUNDS = 8
 
 
-def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagnostic]]:
-    """Return the manifest without its mistaken values, and the mistakes.
+def validate_structure(
+    document: Document,
+) -> tuple[Manifest | None, list[Diagnostic], set[str]]:
+    """Return the manifest without its mistaken values, the mistakes, and the names of the scripts
+    that an unknown key keeps from being read: it may be a misspelt one that they need.
 
     The manifest is None if no rest without mistakes was found.
     """
     diagnostics: list[Diagnostic] = []
+    unread: set[str] = set()
     # A copy: the checks ask the document what the file says, also of removed values.
     data: dict[str, Any] = copy.deepcopy(document.data)
     # A removed value can uncover a further error, of a table that is too short for example. Only
@@ -177,16 +183,38 @@ def validate_structure(document: Document) -> tuple[Manifest | None, list[Diagno
     for round_number in range(_MAX_ROUNDS):
         validated = _validate_tables(data)
         if isinstance(validated, Manifest):
-            return validated.replace_values(_document=document), diagnostics
+            return validated.replace_values(_document=document), diagnostics, unread
         if round_number == 0:
             # One more than are shown says that there are more.
             causes = _drop_consequences(validated)[: MAX_MISTAKES + 1]
             diagnostics = [_make_diagnostic(document, detail) for detail in causes]
+            unread = _list_unread_scripts(document, validated)
         # All paths are found before a value is removed: once an array is gone, the path of a second
         # mistake in it would lead to the table around.
         for path in {_find_existing_path(data, tuple(detail["loc"])) for detail in validated}:
             _remove_value(data, path)
-    return None, diagnostics
+    return None, diagnostics, unread
+
+
+def _list_unread_scripts(document: Document, details: list[ErrorDetails]) -> set[str]:
+    """Return the names of the scripts that an unknown key keeps from being read, one in their own
+    table or at the top level, or a table of a similar name without a template."""
+    scripts = document.data.get("script")
+    names = [*scripts] if isinstance(scripts, dict) else []
+    unknown_keys = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
+    unread = {n for n in names for key in unknown_keys if len(key) == 1 or key[:2] == ("script", n)}
+    for detail in details:
+        if detail["type"] == "missing" and detail["loc"][2:] == ("template",):
+            unread.update(_find_similar_script(document, detail["loc"]))
+    return unread
+
+
+def _find_similar_script(document: Document, path: Path) -> list[str]:
+    """Return the name of another script that the table of `path` may belong to; [] if no name is
+    near."""
+    others = [name for name in document.data["script"] if name != path[1]]
+    nearest_name = find_nearest_word(str(path[1]), others)
+    return [nearest_name] if nearest_name else []
 
 
 def _validate_tables(data: dict[str, Any]) -> Manifest | list[ErrorDetails]:
@@ -198,9 +226,25 @@ def _validate_tables(data: dict[str, Any]) -> Manifest | list[ErrorDetails]:
 
 
 def _drop_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Return the errors without consequences: an array is too short without its wrong items."""
+    """Return the errors without consequences: an array is too short without its wrong items, and a
+    key is missing where it, or a table around it, is misspelt."""
     wrong_items = {detail["loc"][:-1] for detail in details}
-    return [d for d in details if d["type"] != "too_short" or d["loc"] not in wrong_items]
+    unknown_keys = [d["loc"] for d in details if d["type"] == "extra_forbidden"]
+
+    def is_misspelt(path: Path) -> bool:
+        return any(
+            path[: len(key) - 1] == key[:-1]
+            and find_nearest_word(str(key[-1]), [str(path[len(key) - 1])])
+            for key in unknown_keys
+            if len(key) <= len(path)
+        )
+
+    return [
+        detail
+        for detail in details
+        if not (detail["type"] == "too_short" and detail["loc"] in wrong_items)
+        and not (detail["type"] == "missing" and is_misspelt(detail["loc"]))
+    ]
 
 
 def _freeze_arrays(value: Any) -> Any:
@@ -329,8 +373,11 @@ def _explain_missing_key(document: Document, path: Path) -> Diagnostic:
         subject = _quote_key(tuple(table))
     else:
         subject = format_header(tuple(table))
-    place = document.locate_key(*table)
-    return Diagnostic(f'{subject} is missing "{key}"', place, _format_example(path))
+    hint = _format_example(path)
+    if path[0] == "script" and path[2:] == ("template",):
+        for name in _find_similar_script(document, path):
+            hint = f"did you mean {format_header(('script', name))}?"
+    return Diagnostic(f'{subject} is missing "{key}"', document.locate_key(*table), hint)
 
 
 def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagnostic:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.arch.names import DEVICES, find_local_archs
-from tilusbuild.errors import Diagnostic, Place
+from tilusbuild.errors import Diagnostic, Place, did_you_mean
 from tilusbuild.manifest.document import Document, shorten_path
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.table import format_toml
@@ -27,13 +27,18 @@ from tilusbuild.signature.reading import (
     DeclaredKernel,
     KernelParameter,
     KernelSource,
-    has_cpu_branch,
+    TemplateTags,
+    read_tags,
 )
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
 
 A_MINUTE = 60_000_000_000
 """Nanoseconds. A file that changed within this time may change again with an equal stamp."""
+FORMS_HINT = (
+    'kernel = "NAME" for an extern "C" __global__ function, entry = "NAME" for a host launch '
+    'function, library = "NAME" for an object of [library.NAME]'
+)
 _NO_GPU = {"sm_80": {"arch": "sm_80", "ptx": True}}
 
 
@@ -69,23 +74,46 @@ class TemplateReading(Struct, frozen=True):
             if is_unchanged:
                 continue
             # An edit of a template rarely changes its kernels and arguments: those are compared.
-            if (_KernelTemplate(path, jinja).digest if path else _digest_machine_archs()) != digest:
+            if (KernelTemplate(path, jinja).digest if path else _digest_machine_archs()) != digest:
                 return None
         return replace(self, sightings=new_stamps, began=began)
 
 
-class _KernelTemplate:
-    """A template, and what a manifest reads of it: its kernels, and whether it has code for cpu
-    targets. `digest` is of these values."""
+class KernelTemplate:
+    """A template, and what a manifest reads of it: its kernels and functions of C linkage, and
+    whether it has code for cpu targets. `digest` is of these values."""
 
     def __init__(self, path: str, jinja: bool) -> None:
         self.shown = shorten_path(path)
         text = try_read_text(path, "replace") or ""  # `check_files` says what is wrong
         self.lines = text.split("\n")
-        self.kernels = KernelSource(text, jinja=jinja).kernels
-        self.has_cpu = jinja and has_cpu_branch(text)
-        values = [(kernel.name, kernel.parameters, kernel.problem) for kernel in self.kernels]
-        self.digest = sha256_text(repr((values, self.has_cpu)))
+        source = KernelSource(text, jinja=jinja)
+        tags = read_tags(text) if jinja else TemplateTags()
+        self.functions, self.has_cpu = source.functions, tags.has_cpu
+        self.is_whole = not (source.has_includes or tags.has_imports) and all(
+            function.name for function in self.functions
+        )
+        """Whether it has no other functions than `functions`."""
+        values = [(f.name, f.parameters, f.problem, f.is_global) for f in self.functions]
+        self.digest = sha256_text(repr((values, self.has_cpu, self.is_whole)))
+
+    def find_functions(self, kernel: str | None, *, is_global: bool) -> list[DeclaredKernel]:
+        """Return the functions that `kernel` of a manifest may mean: those of this name, else those
+        of this name in a namespace; without a name all kernels."""
+        functions = [each for each in self.functions if each.is_global == is_global]
+        if kernel is None:
+            return functions
+        # Such as "ns::kernel<4>" or "::kernel".
+        name = kernel.partition("<")[0].removeprefix("::")
+        plain_name = name.rpartition("::")[2]
+        return [each for each in functions if each.name.removeprefix("::") == name] or [
+            each for each in functions if each.plain == plain_name
+        ]
+
+    def format_declaration(self, function: DeclaredKernel) -> str:
+        """Return the place of a function with its parameters, for a hint."""
+        texts = ", ".join(parameter.text for parameter in function.parameters)
+        return f"{self.shown}:{function.line}: {function.plain}({texts})"
 
     def locate_kernel(self, kernel: DeclaredKernel) -> Place:
         """Return the place of a kernel's `__global__` in the template."""
@@ -97,18 +125,26 @@ def _digest_machine_archs() -> str:
     return sha256_text(repr(find_local_archs()))
 
 
-def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagnostic]]:
-    """Add the values that the manifest omits to `document.data`: the project, the kernels and
-    arguments of scripts, and targets.
+class FilledScripts(Struct):
+    """What `fill_from_templates` found out of the scripts."""
 
-    Return the reading, and a mistake for each value that neither the manifest nor a template
-    decides.
-    """
+    templates: dict[str, KernelTemplate] = {}
+    """The template of each script of the project's, by the script's name."""
+    mistakes: list[Diagnostic] = []
+    """One for each value that neither the manifest nor a template decides."""
+    unread: set[str] = set()
+    """The names of scripts that have such a mistake, or a template that is not there."""
+
+
+def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScripts]:
+    """Add the values that the manifest omits to `document.data`: the project, the kernels and
+    arguments of scripts, and targets. Return the reading, and what it says of the scripts."""
     began = time.time_ns()
     data = document.data
     root = os.path.dirname(document.path)
     notes: list[str] = []
-    problems: list[Diagnostic] = []
+    filled = FilledScripts()
+    templates: dict[tuple[str, bool], KernelTemplate] = {}
     digests: dict[str, str] = {}
     plain_digests: dict[str, str] = {}
     stamps: dict[str, DeviceStamp] = {}
@@ -126,16 +162,23 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, list[Diagn
         # The stamp is taken before the file is read: an edit in between shows as another stamp.
         stamps.setdefault(path, read_device_stamp(path))
         is_rendered = script.get("render") is not False
-        template = _KernelTemplate(path, is_rendered)
+        key = path, is_rendered
+        template = templates[key] = templates.get(key) or KernelTemplate(path, is_rendered)
+        filled.templates[name] = template
         (digests if is_rendered else plain_digests)[path] = template.digest
         has_cpu_branch_by_script[name] = template.has_cpu
-        if not {"entry", "library", "kernels"} & script.keys():
-            problems += _complete_script(f"[script.{name}]", script, template, notes)
+        mistakes = []
+        exists = os.path.exists(path)
+        if exists and not {"entry", "library", "kernels"} & script.keys():
+            mistakes = list(_complete_script(document, name, script, template, notes))
+            filled.mistakes += mistakes
+        if mistakes or not exists:
+            filled.unread.add(name)
     if "target" not in data and ("script" in data or "library" in data):
         digests[""] = _digest_machine_archs()
         stamps |= {path: read_device_stamp(path) for path in DEVICES}
         notes.append(_add_targets(data, has_cpu_branch_by_script))
-    return TemplateReading(tuple(notes), digests, plain_digests, stamps, began), problems
+    return TemplateReading(tuple(notes), digests, plain_digests, stamps, began), filled
 
 
 def _add_targets(data: dict[str, Any], has_cpu_branch_by_script: Mapping[str, bool]) -> str:
@@ -161,10 +204,14 @@ def _add_targets(data: dict[str, Any], has_cpu_branch_by_script: Mapping[str, bo
 
 
 def _complete_script(
-    table: str, script: dict[str, Any], template: _KernelTemplate, notes: list[str]
+    document: Document,
+    name: str,
+    script: dict[str, Any],
+    template: KernelTemplate,
+    notes: list[str],
 ) -> Iterator[Diagnostic]:
     """Add the kernel and its arguments from the template to a script, and lines about that to
-    `notes`. Yield the mistakes; with one, nothing is added. `table` is the script's header.
+    `notes`. Yield the mistakes; with one, nothing is added.
 
     The kernel is the one that the script names, else the template's only one. Its arguments are
     added unless those of the manifest are complete: all have an element type, and they are either
@@ -173,18 +220,16 @@ def _complete_script(
     kernel_name, args = script.get("kernel"), script.get("args") or {}
     if not isinstance(kernel_name, str | None) or not isinstance(args, dict):
         return  # `validate_structure` reports it
-    # `kernel` of "ns::kernel<4>".
-    plain_name = (kernel_name or "").partition("<")[0].rpartition("::")[2]
-    kernels = [
-        kernel for kernel in template.kernels if kernel_name is None or kernel.plain == plain_name
-    ]
+    table = f"[script.{name}]"
+    # Without an element type are "[m, k]" and a table without `type`.
+    untyped_names = {name for name, arg in args.items() if _type_of(arg)[:1] in ("", "[")}
+    kernels = template.find_functions(kernel_name, is_global=True)
     if not kernels:
-        return  # `check_targets` asks for a kernel
+        yield from _explain_missing_kernel(document, name, kernel_name, template, untyped_names)
+        return
     kernel, place = kernels[0], template.locate_kernel(kernels[0])
     parameter_names = {parameter.name for parameter in kernel.parameters}
     declared_names = {name for name, arg in args.items() if _is_parameter(arg)}
-    # Without an element type are "[m, k]" and a table without `type`.
-    untyped_names = {name for name, arg in args.items() if _type_of(arg)[:1] in ("", "[")}
     has_all_names = declared_names >= parameter_names or not declared_names <= parameter_names
     is_complete = bool(args) and not untyped_names and has_all_names
     unreadable_parameters = [
@@ -200,17 +245,26 @@ def _complete_script(
     if len({(declaration.name, declaration.parameters) for declaration in kernels}) > 1:
         lines = (f'"{item.plain}" in line {template.locate_kernel(item).line}' for item in kernels)
         problem = f"{len(kernels)} kernels are declared: {', '.join(lines)}"
+        if kernel_name is None:
+            hint = f'write kernel = "{kernel.name}" in {table}, or another one'
     if unreadable_parameters and not problem:
         first = unreadable_parameters[0]
         problem = f'the type of the parameter "{first.text}" cannot be read'
         shape = "*[n]" if first.is_pointer else ""
         hint = f'write its type in {table}, as in args.{first.name or "NAME"} = "f32{shape}"'
-    elif kernel_name is None:
+    elif kernel_name is None and kernel.problem:
         hint = f'write kernel = "NAME" in {table}, and its args'
     if problem:
         # With the kernel and all arguments in the manifest, the template's text is not needed.
         if kernel_name is None or untyped_names or not args:
             yield Diagnostic(problem, place, hint)
+        return
+    if other_names := untyped_names & declared_names - parameter_names:
+        key = min(other_names)
+        near = did_you_mean(key, parameter_names, max_listed=0)
+        place = document.locate_key("script", name, "args", key)
+        message = f'"{kernel.plain}" has no parameter "{key}"'
+        yield Diagnostic(message, place, near or template.format_declaration(kernel))
         return
     additions: dict[str, object] = {} if kernel_name else {"kernel": kernel.name}
     script["kernel"] = kernel_name or kernel.name
@@ -227,6 +281,35 @@ def _complete_script(
     if additions:
         notes.append(f"{table}, from {template.shown}:{place.line}:")
         notes += [f"  {key} = {format_toml(value)}" for key, value in additions.items()]
+
+
+def _explain_missing_kernel(
+    document: Document,
+    name: str,
+    kernel: str | None,
+    template: KernelTemplate,
+    untyped_names: Collection[str],
+) -> Iterator[Diagnostic]:
+    """Yield the mistake of a script `name` whose kernel its template does not declare; none where
+    another file may declare it. `untyped_names` are arguments whose types are to be read there."""
+    path = ("script", name)
+    if kernel is None:
+        message = f'script "{name}" sets neither "kernel" nor "entry", and {template.shown} has no'
+        place = document.locate_key(*path)
+        yield Diagnostic(f"{message} __global__ function to read", place, FORMS_HINT)
+        return
+    names = [function.plain for function in template.functions]
+    # The function of a cpu target, and a name with an expression, may be meant.
+    is_other = bool(template.find_functions(kernel, is_global=False)) or "{" in kernel
+    if names and template.is_whole and not is_other:
+        message = f'{template.shown} has no kernel "{kernel}"'
+        plain_name = kernel.partition("<")[0].rpartition("::")[2]
+        hint = did_you_mean(plain_name, names, max_listed=len(names))
+        yield Diagnostic(message, document.locate_value(*path, "kernel"), hint)
+    elif untyped_names:
+        message = f'{template.shown} does not declare "{kernel}": its args need types'
+        place = document.locate_value(*path, "args", min(untyped_names))
+        yield Diagnostic(message, place, 'as in: x = "f32*[n]"')
 
 
 def _type_of(arg: object) -> str:

@@ -101,6 +101,10 @@ class KernelSource:
         self.functions = [f for f in functions if f.has_body or f.name not in defined]
         """The kernels, and the host's functions of C linkage. One with a body stands for its
         prototypes."""
+        nodes = _walk_nodes(self._root)
+        paths = [n.child_by_field_name("path") for n in nodes if n.type == "preproc_include"]
+        self.has_includes = any(path and path.type == "string_literal" for path in paths)
+        """Whether the text includes a file of its project."""
         self.kernels = [function for function in self.functions if function.is_global]
 
     def list_assigned_arrays(self) -> set[str]:
@@ -207,24 +211,34 @@ def _make_jinja_environment() -> Environment:
     return Environment(extensions=extensions, autoescape=False)  # noqa: S701 — the output is C++
 
 
-def has_cpu_branch(template: str) -> bool:
-    """Return whether a template asks for the kind of its target, itself or by the library's
-    portable header."""
+class TemplateTags(Struct, frozen=True):
+    """What the tags of a template say of its source."""
+
+    has_cpu: bool = False
+    """Whether it asks for the kind of its target, itself or by the library's portable header."""
+    has_imports: bool = False
+    """Whether another template may write a part of it."""
+
+
+def read_tags(template: str) -> TemplateTags:
+    """Return what a template's tags say; nothing for one with a mistake in Jinja's syntax."""
     from jinja2 import TemplateSyntaxError, nodes
 
     try:
         tree = _make_jinja_environment().parse(template)
     except TemplateSyntaxError:
-        return False
+        return TemplateTags()
     asks_kind = any(
         isinstance(node.node, nodes.Name) and (node.node.name, node.attr) == ("target", "kind")
         for node in tree.find_all(nodes.Getattr)
     )
-    return asks_kind or any(
-        isinstance(name, nodes.Const) and "tilusbuild/portable" in str(name.value)
-        for node in tree.find_all((nodes.Import, nodes.FromImport, nodes.Include))
+    imported_names = [
+        name.value if isinstance(name, nodes.Const) else ""
+        for node in tree.find_all((nodes.Import, nodes.FromImport, nodes.Include, nodes.Extends))
         for name in node.iter_child_nodes(only=("template",))
-    )
+    ]
+    is_portable = any("tilusbuild/portable" in str(name) for name in imported_names)
+    return TemplateTags(asks_kind or is_portable, bool(imported_names))
 
 
 def _blank_tags(text: str) -> str:
@@ -438,9 +452,10 @@ def read_parameter(text: str, aliases: Mapping[str, str]) -> KernelParameter:
     if depth > 1 or not _NOT_READ.isdisjoint(kinds) or (dtype == "void" and not depth):
         dtype = ""
     name = next((_text(part) for part in parts if part.type == "identifier"), "")
-    return KernelParameter(
-        name if name.isidentifier() else "", dtype, depth > 0, "const" in type_words, shown
-    )
+    name = name if name.isidentifier() else ""
+    # A value alone may be several parameters.
+    is_plain = bool(name) or _VALUE not in text
+    return KernelParameter(name, dtype, depth > 0, "const" in type_words, shown, is_plain)
 
 
 def _find_dtype(words: Sequence[str]) -> str:
