@@ -38,9 +38,9 @@ does not say are errors that name the line; then write `kernel` and `args`. No `
 GPUs of this machine, and `cpu` where the template asks for `target.kind`. No `[project]`: the
 directory's name. `tilusbuild plan -v` prints what was read.
 
-The `args` that you write are compared with the declaration for each target, before a compile: number, order,
-element types up to the sign, pointer or value, and that an output is not `const`. A parameter
-that depends on Jinja, on macros or on another file is not compared. The least manifest:
+The `args` that you write are compared with the declaration for each target, before a compile:
+number, order, element types up to the sign, pointer or value, and that an output is not `const`. A
+parameter that depends on Jinja, on macros or on another file is not compared. The least manifest:
 
 ```toml
 edition = 1
