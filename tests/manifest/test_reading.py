@@ -108,7 +108,7 @@ def test_what_is_written_is_laid_over(
     [
         ("float a", "Half a", 6, 'the type of the parameter "Half a"', 'args.a = "f32"'),
         ("x, float *y", "x, {{ t }} *y", 6, 'the type of the parameter "*y"', 'args.y = "f32*[n]"'),
-        ('extern "C" __g', "template <int N> __g", 6, '"axpy" is a template', 'kernel = "NAME"'),
+        ('extern "C" __g', "template <int N> __g", 6, '"axpy" is a template', 'kernel = "axpy<…>"'),
         ("{% endif %}\n", "__global__ void g() {}\n{% endif %}\n", 6,
          '2 kernels are declared: "axpy" in line 6, "g" in line 11', 'kernel = "axpy"'),
     ],

@@ -322,7 +322,8 @@ def _find_error_line(log: str, otherwise: str) -> str:
     else the last line that is not blank."""
     last_text = ""
     for line in log.splitlines():
-        if _ERROR.search(line):
+        # gcc's own line says only that the linker, which gives reasons without that word, failed.
+        if _ERROR.search(line) and not line.startswith("collect2: "):
             return _PLACE_PREFIX.sub("", line.strip())
         last_text = line.strip() or last_text
     return otherwise or last_text

@@ -253,7 +253,8 @@ def _complete_script(
         shape = "*[n]" if first.is_pointer else ""
         hint = f'write its type in {table}, as in args.{first.name or "NAME"} = "f32{shape}"'
     elif kernel_name is None and kernel.problem:
-        hint = f'write kernel = "NAME" in {table}, and its args'
+        name_hint = f"{kernel.plain}<…>" if kernel.is_template else "NAME"
+        hint = f'write kernel = "{name_hint}" in {table}, and its args'
     if problem:
         # With the kernel and all arguments in the manifest, the template's text is not needed.
         if kernel_name is None or untyped_names or not args:
