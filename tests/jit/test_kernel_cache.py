@@ -1,11 +1,12 @@
 """`KernelCache`: kernels from memory, from disk and from the compiler, through each backend."""
 
+import copy
 import os
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -250,3 +251,19 @@ def test_an_error_says_the_same_in_python(scale: Project, text: str, template: s
     assert f"{error.line:>5} | {error.text}" in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.line, again.hint) == (str(error), error.line, error.hint)
+
+
+def test_a_kernel_and_its_cache_in_what_copies_its_members(source: Source) -> None:
+    kernels = KernelCache()
+    kernel = kernels.cached(source, target="cpu", times=2)
+    assert copy.deepcopy([kernel]) == [kernel]
+    again = pickle.loads(pickle.dumps(kernel))
+    assert (again.script.schedules, again.backend) == (kernel.script.schedules, kernel.backend)
+    np.testing.assert_array_equal(again(3.0, np.ones(2, "f4")), [6, 6])
+    for made in (copy.deepcopy(kernels), pickle.loads(pickle.dumps(kernels))):
+        assert made.stats == Stats()
+
+
+def test_numbers_of_numpy_are_values_of_the_schedule(source: Source) -> None:
+    kernel = KernelCache().cached(source, target="cpu", times=cast(int, np.int64(3)))
+    np.testing.assert_array_equal(kernel(1.0, np.ones(2, "f4")), [3, 3])

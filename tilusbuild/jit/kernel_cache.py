@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -217,6 +218,14 @@ class KernelCache:
             pass_configs=pass_configs,
             compile_flags=compile_flags,
         )
+        return self._get_kernel(kernel_request)
+
+    def __reduce__(self) -> tuple[type[KernelCache], tuple[()]]:
+        """Copy and pickle as an empty cache: kernels are on disk."""
+        return KernelCache, ()
+
+    def _get_kernel(self, kernel_request: KernelRequest) -> CachedKernel:
+        """Return the kernel of a request. Raises as `cached`."""
         # Options and the cache may change between two calls with the same arguments.
         key = (kernel_request.key, tuple(sorted(option.chosen().items())), get_cache_dir())
         with self._lock:
@@ -236,6 +245,7 @@ class KernelCache:
             launch = library.load_launcher(script, script.first_program, None)
             backend, out = kernel_request.backend, kernel_request.out
             kernel = CachedKernel(script, launch, backend=backend, out=out, hold=hold)
+            kernel.load_again = partial(KernelCache()._get_kernel, kernel_request)
             slot.kernel, slot.inputs = kernel, inputs
         self._count_kernel("compiles" if compiled else "disk_hits")
         return kernel

@@ -29,8 +29,10 @@ from tilusbuild.plan.model import make_targets
 from tilusbuild.plan.spaces import read_imported_space
 from tilusbuild.runtime.choose import rank_code
 from tilusbuild.runtime.device import find_first_gpu
+from tilusbuild.runtime.errors import check_types
 from tilusbuild.runtime.regular import try_read_bytes
 from tilusbuild.runtime.search_roots import get_cache_dir
+from tilusbuild.runtime.semantics import check_constants
 from tilusbuild.state.clock import FileTime
 from tilusbuild.state.files import sha256_text, write_atomic
 
@@ -93,21 +95,25 @@ def to_request(
 ) -> KernelRequest:
     """Check the arguments of `KernelCache.cached`, apply the environment variables, and return the
     request. Raises `InputError` and `TypeError`."""
+    check_types(
+        out_idx=(out_idx, int, Sequence, None),
+        target=(target, str, None),
+        target_host=(target_host, str, None),
+        execution_backend=(execution_backend, str),
+        verbose=(verbose, bool, None),
+        pass_configs=(pass_configs, Mapping, None),
+    )
+    args = (*check_constants({f"constant {i}": value for i, value in enumerate(args, 1)}).values(),)
+    params = check_constants(params)
     variables = {name: os.environ.get(f"TILUSBUILD_{name}") or "" for name in _VARIABLES}
     directory, name = _split_script_name(source)
-    labelled_args = ((f"constant {i}", value) for i, value in enumerate(args, 1))
-    for label, value in (*labelled_args, *params.items()):
-        if not isinstance(value, bool | int | float | str):
-            raise TypeError(f"{label} is a {type(value).__name__}: constants are numbers and words")
     if target is None:
         target = variables["TARGET"] or AUTO
     outputs = (out_idx,) if isinstance(out_idx, int) else out_idx
     if not all(type(index) is int for index in outputs or ()):
         raise TypeError(f"out_idx holds whole numbers, not {out_idx!r}")
-    names: dict[str, object] = {"target": target, "target_host": target_host or AUTO}
-    for label, text in names.items():
-        if not (isinstance(text, str) and text.strip()):
-            raise TypeError(f"{label} is the name of one, not {text!r:.80}")
+    if not target.strip():
+        raise TypeError(f"target is the name of one, not {target!r:.80}")
     backend = execution_backend
     if backend == AUTO:
         backend = variables["EXECUTION_BACKEND"] or AUTO

@@ -11,6 +11,7 @@ Each message has a remedy. A library's own errors about a call's arguments (`Typ
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class LoadError(RuntimeError):
@@ -26,6 +27,16 @@ class CorruptCacheError(LoadError):
 
 class DriverError(RuntimeError):
     """The CUDA driver is missing or refused a call; the text names the function and the error."""
+
+
+def check_types(**arguments: tuple[Any, ...]) -> None:
+    """Raise `TypeError` for an argument whose value, the first item, has none of the types, the
+    others. None stands for its type."""
+    for name, (value, *types) in arguments.items():
+        known_types = tuple(type(None) if kind is None else kind for kind in types)
+        if not isinstance(value, known_types):
+            words = " or ".join(getattr(kind, "__name__", "None") for kind in types)
+            raise TypeError(f"{name} takes {words}, not {type(value).__name__}")
 
 
 MAX_LISTED = 24

@@ -60,6 +60,9 @@ class Kernel:
     in order or by name. Outputs that are left out are allocated like the first tensor, and
     returned."""
 
+    load_again: Callable[[], Kernel] | None = None
+    """Loads the kernel in another process; None for one that cannot be pickled."""
+
     def __init__(
         self,
         scripts: Sequence[Script],
@@ -93,6 +96,18 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<Kernel {', '.join(script.label for script in self._scripts)}>"
+
+    def __deepcopy__(self, memo: object = None) -> Kernel:
+        """Return the kernel itself: a call changes nothing in it that a caller sees."""
+        return self
+
+    __copy__ = __deepcopy__
+
+    def __reduce__(self) -> tuple[Callable[[], Kernel], tuple[()]]:
+        """Pickle the request that loaded the kernel. Raises `TypeError` for a kernel without."""
+        if self.load_again is None:
+            raise TypeError(f"{self!r} cannot be pickled: only a kernel that was loaded can")
+        return self.load_again, ()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Launch the program that suits the arguments; return the outputs that were allocated, or

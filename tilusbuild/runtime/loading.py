@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from tilusbuild.runtime import choose, device
-from tilusbuild.runtime.errors import CorruptCacheError, LoadError, did_you_mean
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError, check_types, did_you_mean
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.library import LIBRARY, check_library, read_meta
 from tilusbuild.runtime.naming import NamePattern, parse_name, to_snake_case
@@ -19,7 +21,7 @@ from tilusbuild.runtime.option import warn_of_unknown_variables
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import CALLED, SHARED, Script, read_script, read_script_once
 from tilusbuild.runtime.search_roots import SearchRoot, find_search_roots, get_working_directory
-from tilusbuild.runtime.semantics import Value
+from tilusbuild.runtime.semantics import Value, check_constants
 
 _REQUIRED = "TILUSBUILD_REQUIRE_SIGNED"
 """The variable with the PEM file of a public key, whose owner must have signed each package."""
@@ -49,12 +51,26 @@ def load(
     Raises `LoadError`s: nothing is found, several fit, nothing runs here, something is damaged. No
     library is opened yet, and the CUDA driver is not called.
     """
-    chosen, hold = _find_instances(script, where, target, signed_by, params)
+    check_types(script=(script, str), strict=(strict, bool))
+    chosen, hold, root = _find_instances(script, where, target, signed_by, params)
     form = chosen[0].form
     if form != CALLED:
         hint = "; tilusbuild.library_path gives its file" if form == SHARED else ""
         raise LoadError(f"{chosen[0].name!r} is a library, and cannot be called{hint}")
-    return Kernel(chosen, strict=strict, hold=hold)
+    kernel = Kernel(chosen, strict=strict, hold=hold)
+    where = _make_portable(where, root)
+    options = {"where": where, "target": target, "strict": strict, "signed_by": signed_by}
+    kernel.load_again = partial(load, script, **options, **params)  # type: ignore[arg-type]
+    return kernel
+
+
+def _make_portable(where: Any, root: SearchRoot) -> Any:
+    """Return a `where` by which another process finds the tree that `where` meant here."""
+    by_name = root.origin.startswith("package ") or root.origin.endswith("pyproject.toml")
+    if by_name or (where is None and root.origin != "tilusbuild.option"):
+        return getattr(where, "__name__", where)  # a module is not pickled
+    # Another process has neither the option nor, perhaps, the working directory of this one.
+    return root.project or root.path
 
 
 def library_path(
@@ -65,7 +81,8 @@ def library_path(
     `where`, `target` and `signed_by` are as for `load`. Raises `LoadError`s. `cache gc` keeps the
     file of a loaded kernel, but not this one: open it at once.
     """
-    chosen, _ = _find_instances(name, where, target, signed_by, {})
+    check_types(name=(name, str))
+    chosen, *_ = _find_instances(name, where, target, signed_by, {})
     if len(chosen) > 1:
         default_device = device.get_gpu(0) if device.may_have_cuda() else device.get_cpu()
         chosen = [choose.choose_instance(chosen, default_device)[0]]
@@ -83,12 +100,15 @@ def _find_instances(
     target: str | None,
     signed_by: str | None,
     params: dict[str, Value],
-) -> tuple[list[Script], ReaderLock]:
-    """Return the instances that fit, one for each target, and the lock that keeps them. Signatures
-    are checked if a key is given. Log a warning for each unknown environment variable. Raise
-    `LoadError`s."""
+) -> tuple[list[Script], ReaderLock, SearchRoot]:
+    """Return the instances that fit, one for each target, the lock that keeps them, and their tree.
+    Signatures are checked if a key is given. Log a warning for each unknown environment variable.
+    Raise `LoadError`s, and `TypeError` for an argument of another type."""
+    check_types(target=(target, str, None), signed_by=(signed_by, str, os.PathLike, None))
+    params = check_constants(params)
     warn_of_unknown_variables()
     name = _parse_script_name(script)
+    target = name.target if target is None else target
     directory = to_snake_case(name.script)
     searched: list[str] = []
     script_names: set[str] = set()
@@ -99,16 +119,16 @@ def _find_instances(
             paths = root.list_instances(directory, get_working_directory())
             if not paths:
                 break
-            key = signed_by or os.environ.get(_REQUIRED)
-            if key:
+            key = os.environ.get(_REQUIRED) or None if signed_by is None else signed_by
+            if key is not None:
                 from tilusbuild.runtime.signed import check_signatures  # few ask for it
 
                 check_signatures(paths, key)
             try:
                 instances = [read_script_once(path) for path in paths]
-                chosen = _choose_instances(name, root, instances, target or name.target, params)
+                chosen = _choose_instances(name, root, instances, target, params)
                 hold = ReaderLock(root.path, (instance.hash for instance in chosen))
-                return [read_script(instance.path) for instance in chosen], hold
+                return [read_script(instance.path) for instance in chosen], hold, root
             except CorruptCacheError:
                 # If all directories are still there, one is damaged, and was not collected.
                 if is_last or all(map(os.path.isdir, paths)):

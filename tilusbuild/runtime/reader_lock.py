@@ -11,6 +11,7 @@ import fcntl
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from io import FileIO
 
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import open_regular
@@ -25,20 +26,13 @@ def name_lock_file(kind: str, name: str) -> str:
     return f"{kind}-{name[:digits]}"
 
 
-class SharedFile:
+class SharedFile(FileIO):
     """An open file that several locks of this process share; closed with the last of them. After a
-    fork, parent and child share it, too."""
-
-    __slots__ = ("__weakref__", "handle")
-
-    def __init__(self, path: str) -> None:
-        # First, since `__del__` runs also if opening fails.
-        self.handle = -1
-        self.handle = open_regular(path, follow=False)
+    fork, parent and child share it, too. As any file of Python it cannot be copied, so that its
+    descriptor is closed once."""
 
     def __del__(self) -> None:
-        if self.handle >= 0:
-            os.close(self.handle)
+        self.close()
 
 
 def _open_shared_file(path: str) -> SharedFile:
@@ -47,8 +41,8 @@ def _open_shared_file(path: str) -> SharedFile:
     shared: SharedFile | None = process.lock_files.get(path)
     # A tree that was deleted and made again has another file there, and a lock on the old one
     # would keep nothing.
-    if shared is None or not os.path.samestat(os.fstat(shared.handle), os.lstat(path)):
-        shared = process.lock_files[path] = SharedFile(path)
+    if shared is None or not os.path.samestat(os.fstat(shared.fileno()), os.lstat(path)):
+        shared = process.lock_files[path] = SharedFile(open_regular(path, follow=False))
     return shared
 
 
@@ -72,5 +66,5 @@ class ReaderLock:
                 # without locks nothing can be done.
                 with suppress(OSError, ValueError):
                     file = _open_shared_file(path)
-                    fcntl.flock(file.handle, fcntl.LOCK_SH)
+                    fcntl.flock(file, fcntl.LOCK_SH)
                     self._files.append(file)

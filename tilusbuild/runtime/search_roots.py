@@ -199,7 +199,7 @@ def find_directory(where: Any) -> str:
     the result of a function. Raises `TypeError` for any other object."""
     value = where if isinstance(where, str | os.PathLike) else getattr(where, "path", None)
     if isinstance(value, str | os.PathLike):
-        return os.path.abspath(os.fspath(value))
+        return os.path.abspath(os.fsdecode(value))
     # A package without `__init__.py` has no file.
     if getattr(where, "__path__", None):
         return os.path.abspath(str(next(iter(where.__path__))))

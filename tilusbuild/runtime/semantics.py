@@ -25,6 +25,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
+from tilusbuild.runtime.errors import check_types
+
 Value: TypeAlias = bool | int | float | str
 
 INT64_MIN = -(2**63)
@@ -37,6 +39,15 @@ Number = bool | int | float
 
 class NoValueError(Exception):
     """An operation has no value; the text says why."""
+
+
+def check_constants(params: Mapping[str, Any]) -> dict[str, Value]:
+    """Return constants by name, with Python's own numbers for those of NumPy. Raise `TypeError` for
+    a value that no constant has."""
+    items = params.items()
+    values = {k: v.item() if getattr(v, "shape", None) == () else v for k, v in items}
+    check_types(**{name: (value, bool, int, float, str) for name, value in values.items()})
+    return values
 
 
 def check_finite(result: Number) -> Number:
