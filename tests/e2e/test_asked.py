@@ -60,9 +60,14 @@ def test_a_struct_that_is_another_is_shown_in_the_manifest(new_project: NewProje
     assert '   16 | p = "struct Params { f32 alpha; i32 count }"\n' in error
 
 
-def test_the_name_of_a_kernel_in_a_namespace_is_said(new_project: NewProject) -> None:
+def test_the_name_of_a_kernel_in_a_namespace_is_read(new_project: NewProject) -> None:
     source = SOURCE.replace("over(double", "other(double")
     project = new_project(MANIFEST.replace("KERNEL", "over"), {"take.cu.j2": source})
+    assert project.compiled() == 1
+    assert 'kernel = "ops::over"' in project.run("plan", "-v").out
+    # Behind a macro, only the compiled code says it.
+    hidden = source.replace("__global__ void over", "KERNEL void over")
+    project.write("take.cu.j2", "#define KERNEL __global__\n" + hidden)
     error = project.run("build", status=1).err
     assert 'write kernel = "ops::over", or declare it extern "C"' in error
 

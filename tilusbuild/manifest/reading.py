@@ -267,8 +267,11 @@ def _complete_script(
         message = f'"{kernel.plain}" has no parameter "{key}"'
         yield Diagnostic(message, place, near or template.format_declaration(kernel))
         return
-    additions: dict[str, object] = {} if kernel_name else {"kernel": kernel.name}
-    script["kernel"] = kernel_name or kernel.name
+    # "k" of `__global__ void k(…)` in C++ is `::k`. A function for the cpu is called by its C name.
+    is_plain = kernel_name == kernel.plain and not kernel.is_template and not template.has_cpu
+    script["kernel"] = kernel.name if is_plain else kernel_name or kernel.name
+    is_added = script["kernel"] != kernel_name
+    additions: dict[str, object] = {"kernel": kernel.name} if is_added else {}
     if not is_complete:
         completed_args = {
             parameter.name: _complete_argument(parameter, args.get(parameter.name))
