@@ -90,10 +90,11 @@ class KernelTemplate:
         source = KernelSource(text, jinja=jinja)
         tags = read_tags(text) if jinja else TemplateTags()
         self.functions, self.has_cpu = source.functions, tags.has_cpu
-        self.is_whole = not (source.has_includes or tags.has_imports) and all(
-            function.name for function in self.functions
-        )
-        """Whether it has no other functions than `functions`."""
+        self.words = {*re.findall(r"\w+", text)}
+        # A macro can make a name of two.
+        has_other_text = source.has_includes or tags.has_imports or "##" in text
+        self.is_whole = not has_other_text and all(function.name for function in self.functions)
+        """Whether the names of all its functions stand in its text."""
         values = [(f.name, f.parameters, f.problem, f.is_global) for f in self.functions]
         self.digest = sha256_text(repr((values, self.has_cpu, self.is_whole)))
 
@@ -303,11 +304,11 @@ def _explain_missing_kernel(
         yield Diagnostic(f"{message} __global__ function to read", place, FORMS_HINT)
         return
     names = [function.plain for function in template.functions]
-    # The function of a cpu target, and a name with an expression, may be meant.
-    is_other = bool(template.find_functions(kernel, is_global=False)) or "{" in kernel
-    if names and template.is_whole and not is_other:
+    plain_name = kernel.partition("<")[0].rpartition("::")[2]
+    # The function of a cpu target, a name with an expression, and one behind a macro may be meant.
+    is_written = plain_name in template.words or "{" in kernel
+    if names and template.is_whole and not is_written:
         message = f'{template.shown} has no kernel "{kernel}"'
-        plain_name = kernel.partition("<")[0].rpartition("::")[2]
         hint = did_you_mean(plain_name, names, max_listed=len(names))
         yield Diagnostic(message, document.locate_value(*path, "kernel"), hint)
     elif untyped_names:
