@@ -133,7 +133,7 @@ CHANGES: dict[str, tuple[str, Callable[[Parts], Any]]] = {
     "another source": ("RP", lambda p: p.put("module/source.cu", b"int x;\n")),
     "no source": ("R", lambda p: p.remove("module/source.cu")),
     "no compile.sh": ("R", lambda p: p.remove("module/compile.sh")),
-    "texts that are cut elsewhere": ("RP", lambda p: move_boundary(p)),
+    "texts that are cut elsewhere": ("CRP", lambda p: move_boundary(p)),
     "another library": ("R", lambda p: p.put("module/lib.so", b"\x7fELF")),
     "a fatbin": ("R", lambda p: p.put("module/lib.so", b"\x50\xed\x55\xba\1\0\x10\0" + bytes(8))),
     "other kernels": ("R", lambda p: p.change_meta(kernels={"f": {"sm_90": {"registers": 1}}})),

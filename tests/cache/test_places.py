@@ -87,7 +87,7 @@ def publish(number, size):
     stage = Stage(cache)
     try:
         os.mkdir(stage.path + "/module")
-        texts = f"program {number}\\n" + "x" * size, "options\\n"
+        texts = f"tilusbuild program 1\\n{number}" + "x" * size, "tilusbuild options 1\\n"
         return stage.publish_program(sha256_text("".join(texts)), *texts, {"status": "failed"})
     finally:
         stage.discard()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cache_sample import Sample, sample_at
+from support.cache_sample import OPTIONS, Sample, sample_at
 from support.faulty_disk import FaultyDisk
 from support.trees import snapshot
 from tilusbuild.cache.entries import Stage, lookup_entry, read_compiler_log
@@ -101,7 +101,7 @@ def test_an_invalid_entry_is_refused_and_leaves_nothing(cache: Tree, sample: Sam
     texts = sample.program_txt("a"), "options\n"
     right = sample.program("a").hash
 
-    def publish(program=right, options="pipeline = kernel\n", meta=None, link=False):
+    def publish(program=right, options=OPTIONS, meta=None, link=False):
         stage = Stage(cache)
         if link:
             os.symlink("/etc/passwd", os.path.join(stage.path, "link"))

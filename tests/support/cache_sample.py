@@ -13,7 +13,7 @@ from tilusbuild.cache.scripts import ScriptRecord, publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
-OPTIONS = "pipeline = kernel\n"
+OPTIONS = "tilusbuild options 1\npipeline = kernel\n"
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,10 @@ def check_entry(
     if sha256_bytes(b"".join(texts)) != program:
         message = "the directory is not named by the hash of its program.txt and options.txt"
         return [Problem("", message)]
+    # The hash is of both texts together: only their first lines say where the second one begins.
+    for name, text, form in zip(layout.TEXTS, texts, (PROGRAM_FORMAT, OPTIONS_FORMAT), strict=True):
+        if not text.startswith(f"{form}\n".encode()):
+            return [Problem(name, f'does not begin with the line "{form}"')]
     if origin is Origin.CACHE:
         return []
     program_txt, options_txt = (text.decode("utf-8", "surrogateescape") for text in texts)
@@ -164,13 +168,7 @@ def _check_listing(files: Mapping[str, Content], meta: Mapping[str, Any]) -> Ite
 def _check_names(
     files: Mapping[str, Content], program_txt: str, options_txt: str
 ) -> Iterator[Problem]:
-    """Yield a problem for each text that does not begin as it must, and for each file that does not
-    follow from the texts."""
-    # The hash is of both texts together: only their first lines say where the second one begins.
-    if not program_txt.startswith(f"{PROGRAM_FORMAT}\n"):
-        yield Problem(layout.PROGRAM_TXT, "does not begin as such a text does")
-    if not options_txt.startswith(f"{OPTIONS_FORMAT}\n"):
-        yield Problem(layout.OPTIONS_TXT, "does not begin as such a text does")
+    """Yield a problem for each file that does not follow from the texts."""
     expected_digests = list_program_files(program_txt, options_txt)
     for name, content in files.items():
         # A name that no pipeline makes could be a script or a header that a later step runs.
