@@ -44,6 +44,11 @@ NOTHING = "tilus.toml: error: the manifest is empty"
          "with one key on each line below it"),
         (b"x = " + b"9" * 5000, "tilus.toml: error: an integer has thousands of digits", ""),
         (b"x = " + b"[" * 3000 + b"]" * 3000, "tilus.toml: error: nested too deeply", ""),
+        (b".".join([b"a"] * 20_000) + b" = 1",
+         "tilus.toml:1:129: error: a key has more than 64 names with dots between", ""),
+        (b"[ " + b" . ".join([b'"a"'] * 65) + b" ]",
+         "tilus.toml:1:387: error: a key has more than 64 names with dots between", ""),
+        (b"x = '" + b"." * 999 + b"'", 'tilus.toml: error: the manifest is missing "edition"', ""),
     ],
 )  # fmt: skip
 def test_files_that_are_no_manifest(

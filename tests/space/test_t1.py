@@ -92,6 +92,12 @@ def test_values(text: Any, kind: str, values: list[Any]) -> None:
         "range(1, 2, 0)",
         "",
         "{1: 2}",
+        "+".join(["range(99999)"] * 200),
+        "+".join(["[i for i in range(99999) if 0]"] * 20),
+        "[" + "+".join("1" * 800) + " for i in range(99999)]",
+        "[1e999]",
+        [float("nan")],
+        [2**63],
         None,
         7,
     ],
@@ -122,6 +128,20 @@ def test_wrong_files(text: str, words: str) -> None:
     with pytest.raises(SpaceError) as caught:
         read_t1(text)
     assert words in caught.value.message
+
+
+def test_the_values_of_a_file_have_one_bound() -> None:
+    """Each list is within its own, and nothing of the rest is made."""
+    names = [f"p{number}" for number in range(11)]
+    with pytest.raises(SpaceError, match=r"more than 1,000,000 steps") as caught:
+        read_t1(t1([{"Name": name, "Values": "range(99999)"} for name in names]))
+    assert caught.value.rule == "p10"
+
+
+def test_a_default_of_another_number_type_is_the_value_that_it_equals() -> None:
+    read = read_t1(t1([{"Name": "p", "Values": "[1, 2]", "Default": 2.0}]))
+    assert repr(read.default) == "{'p': 2}"
+    assert Space(SpaceSpec(read.parameters)).complete_point(read.default).values == {"p": 2}
 
 
 def test_what_kernel_tuner_takes_of_odd_files() -> None:

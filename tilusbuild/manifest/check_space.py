@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from tilusbuild.expr import Value
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import split_linked_names
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.script import as_row
+from tilusbuild.manifest.script import MAX_VALUES, as_row
 from tilusbuild.manifest.table import describe_kind, format_toml
 from tilusbuild.space.model import Row
 
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
     from tilusbuild.manifest.script import OverrideSection, ParameterSection, ScriptSection
 
 _MAX_SHOWN_VALUES = 12
+_MAX_MADE = 2 * MAX_VALUES
+_NOUNS = {"params": "combinations of constants", "space": "values of parameters"}
 
 
 def check_space(checks: Checks) -> None:
     """Check all parameters and defaults of all scripts, those of overrides too."""
+    if not _check_number_of_values(checks):
+        return
     for path, name, script in checks.list_scripts():
         if script.space_file is not None and checks.has(*path, "space"):
             checks.add_key_error(
@@ -49,6 +54,27 @@ def check_space(checks: Checks) -> None:
                     _check_chosen_values(
                         checks, (*path, "default"), inherited, key, parameter, target
                     )
+
+
+def _check_number_of_values(checks: Checks) -> bool:
+    """Return whether the manifest makes at most `_MAX_MADE` values of parameters and combinations
+    of constants; report the table that makes the first too many. None is counted out for that."""
+    remaining = _MAX_MADE
+    for path, _, script in checks.list_scripts():
+        tables: dict[Path, ScriptSection | OverrideSection] = {(): script}
+        tables |= {("override", name): table for name, table in script.override.items()}
+        for table_path, table in tables.items():
+            constants = {**script.params, **table.params}.values()
+            combinations = math.prod(len(v) for v in constants if isinstance(v, tuple))
+            values = sum(len(parameter.list_values()) for parameter in table.space.values())
+            for section, number in (("params", combinations), ("space", values)):
+                remaining -= number
+                if remaining < 0:
+                    message = f"{section} makes {number:,} {_NOUNS[section]}"
+                    hint = f"all scripts together may make {_MAX_MADE:,}"
+                    checks.add_key_error((*path, *table_path, section), message, hint)
+                    return False
+    return True
 
 
 def _check_parameters(checks: Checks, path: Path, table: ScriptSection | OverrideSection) -> None:

@@ -15,7 +15,14 @@ from itertools import accumulate
 from typing import Any
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.manifest.scanner import Locations, Path, TextSpan, import_toml, locate_keys
+from tilusbuild.manifest.scanner import (
+    MAX_PARTS,
+    Locations,
+    Path,
+    TextSpan,
+    import_toml,
+    locate_keys,
+)
 from tilusbuild.runtime.regular import NotAFileError, open_file
 from tilusbuild.runtime.where import MAX_MANIFEST
 
@@ -176,6 +183,11 @@ def read_document(path: str) -> Document:
             "`tilusbuild init` makes a project to start from",
         )
     document = Document(path, text)
+    # Before the parser sees the key. Few texts have such a line, and need their positions for it.
+    may_be_long = any(line.count(".") >= MAX_PARTS for line in text.split("\n"))
+    if may_be_long and (span := document.locations.too_long) is not None:
+        message = f"a key has more than {MAX_PARTS} names with dots between"
+        raise input_error(message, place=document.locate_span(span))
     try:
         document.data  # noqa: B018 - parses the text, and raises its errors
         return document

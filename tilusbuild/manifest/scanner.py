@@ -1,9 +1,8 @@
 """Find the position of each key and value in a TOML text.
 
-`tomllib` returns values without positions; this scanner returns positions without values. It scans
-texts that `tomllib` has parsed, so it checks nothing. In a text that is not TOML it stops at the
-first mistake, and the positions before it are right. Offsets count characters of the text with line
-ends `\\n`.
+`tomllib` returns values without positions; this scanner returns positions without values. It checks
+nothing but the length of keys. In a text that is not TOML it stops at the first mistake, and the
+positions before it are right. Offsets count characters of the text with line ends `\\n`.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ Path = tuple[str | int, ...]
 TextSpan = tuple[int, int]
 """The offset of the first character, and of the one after the last."""
 
+MAX_PARTS = 64
+"""Names of one dotted key. The time and the memory of `tomllib` grow with their square."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _BLANK = re.compile(r"[ \t]*")
 _BLANK_LINES = re.compile(r"(?:[ \t\n]|#[^\n]*)*")
@@ -65,6 +66,8 @@ class Locations(Struct):
     """The first key or header that is set twice."""
     broken: int | None = None
     """The offset of the first line end inside of `{ … }`, which TOML forbids."""
+    too_long: TextSpan | None = None
+    """The first name too many of a key, where the scan ends."""
 
     def add_table(self, path: Path, span: TextSpan) -> None:
         """Add a table at its first use."""
@@ -163,6 +166,9 @@ class _TomlScanner:
                     raise ValueError
                 name, self.offset = match.group(), match.end()
             names.append((name, (start, self.offset)))
+            if len(names) > MAX_PARTS:
+                self.locations.too_long = names[-1][1]
+                raise ValueError
             self.skip_pattern(_BLANK)
             if not self.is_next("."):
                 return names

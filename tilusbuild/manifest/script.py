@@ -1,6 +1,6 @@
 """`[script.NAME]`: a kernel template, how it is called, and what it is tuned over."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeAlias
 
 from msgspec import field
@@ -68,8 +68,8 @@ ParamValues = Annotated[
 """A constant, or an array that makes one instance of the script for each item."""
 
 
-# Of one parameter. A larger range is nearly always a slip, and listing it would fill the memory.
-_MAX_VALUES = 1_000_000
+MAX_VALUES = 1_000_000
+"""Values of one parameter. More are nearly always a slip, and would fill the memory."""
 
 
 def _check_bounds(key: str, bounds: tuple[int, ...]) -> tuple[int, ...]:
@@ -91,8 +91,8 @@ def _check_range(bounds: tuple[int, ...]) -> tuple[int, ...]:
     step = steps[0] if steps else 1
     if step < 1:
         raise ValueFault("must have a step of at least 1")
-    if (last - first) // step >= _MAX_VALUES:
-        raise ValueFault(f"holds more than {_MAX_VALUES:,} values")
+    if (last - first) // step >= MAX_VALUES:
+        raise ValueFault(f"holds more than {MAX_VALUES:,} values")
     return bounds
 
 
@@ -141,14 +141,14 @@ class ParameterSection(Table, frozen=True):
             hint = "the value is that of `else` where `when` is false"
             raise ValueFault('needs both "when" and "else", or neither', hint)
 
-    def list_values(self) -> tuple[Value | Row, ...]:
+    def list_values(self) -> Sequence[Value | Row]:
         """Return the values as written or counted out, not yet as rows."""
         if self.values is not None:
             return self.values
         if self.bounds is not None:
             first, last, *steps = self.bounds
             step = steps[0] if steps else 1
-            return tuple(range(first, last + 1, step))
+            return range(first, last + 1, step)
         # `pow2` is set here, as `__post_init__` found one of the three; (1, 0) is for mypy.
         first, last = self.pow2 or (1, 0)
         exponents = range(first.bit_length() - 1, last.bit_length())

@@ -92,7 +92,7 @@ def read_imported_space(manifest: Manifest, script: str) -> T1Space | None:
     except SpaceError as error:
         raise input_error(f"{name}: {error.message}", place=place, hint=error.hint) from None
     except OSError as error:
-        raise input_error(f"{name} cannot be read: {error}", place=place) from None
+        raise input_error(f"{name} cannot be read: {error.strerror}", place=place) from None
 
 
 def choose_schedules(
