@@ -1,5 +1,6 @@
 """What a compile makes of compilers that refuse, crash, hang, lie, or hold too much."""
 
+import dataclasses
 import os
 import stat
 import subprocess
@@ -16,6 +17,7 @@ from tilusbuild.compile.checks import find_library_problem
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.pipelines.library import LinkCpu
 from tilusbuild.compile.program import compile_launcher, compile_program
+from tilusbuild.process.base import Command, CompletedCommand, WorkerRun
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import RECORDED, Cause
 
@@ -71,6 +73,21 @@ def test_a_compiler_that_fails(nvcc, compile_in, tmp_path, script, status, cause
     assert not (tmp_path / "stage/module/lib.so").exists()
     assert os.listdir(tmp_path / "stage") == ["module"]
     assert reason in (tmp_path / "stage/module/nvcc_output.txt").read_text()
+
+
+@pytest.mark.parametrize("there", [None, WorkerRun("grpc://there", "w-7")])
+def test_only_a_step_on_a_worker_gives_a_compile_one(nvcc, runner, tmp_path, there) -> None:
+    class Workers:
+        def run(self, command: Command) -> CompletedCommand:
+            return dataclasses.replace(runner.run(command), elsewhere=there)
+
+        cancel = runner.cancel
+
+    (tmp_path / "stage/module").mkdir(parents=True)
+    where = (str(tmp_path / "stage"), None, Workers(), StepStore())
+    outcome = compile_program(make_recipe(), nvcc("exit 7"), *where)
+    assert outcome.elsewhere == there
+    assert (outcome.peak_rss == 0) == (there is not None)
 
 
 def test_a_link_whose_object_was_taken_back_is_tried_again(nvcc, runner, tmp_path):

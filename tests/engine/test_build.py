@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from support.processes import no_thread_left
@@ -14,6 +15,7 @@ from tilusbuild.engine.events import Result, Summary
 from tilusbuild.engine.history import History
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import input_error
+from tilusbuild.process.base import WorkerRun
 from tilusbuild.status import Cause, Compiled
 
 FULL = "the disk is full, or has no inodes left (`df -i`)"
@@ -78,6 +80,15 @@ def test_a_script_fails_when_its_default_does_or_when_nothing_of_it_builds() -> 
     none = run(jobs(2), compiler=only_failing("matmul 0", "matmul 1")).summary
     assert none.scripts[0].reason == "none of its schedules builds"
     assert none.exit_status == 1
+
+
+def test_only_a_compile_on_a_worker_has_one_in_its_event() -> None:
+    listener = Listener()
+    there = replace(built(), elsewhere=WorkerRun("grpc://there", "w-7"))
+    compiler = FakeCompiler(lambda job: there if job.index == 1 else built())
+    run(jobs(3), compiler=compiler, listener=listener)
+    workers = {event.index: event.worker for event in listener.named("finished")}
+    assert workers == {0: "", 1: "w-7", 2: ""}
 
 
 def test_keep_going_stops_after_so_many_failures() -> None:

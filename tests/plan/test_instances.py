@@ -7,11 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tilusbuild.errors import InputError
 from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan import model
 from tilusbuild.plan.model import Target, list_instances, make_targets
-from tilusbuild.plan.spaces import make_space_spec
+from tilusbuild.plan.spaces import make_space_spec, read_imported_space
 from tilusbuild.space import Space, SpaceError
 
 MANIFEST = """\
@@ -71,6 +72,18 @@ def test_rules_over_constants_take_instances_away(tmp_path: Path, rules: list[st
             for a, b in product((1, 2, 3), (0, 1))
             if all(RULES[rule](a, b, arch) for rule in rules)
         ]
+
+
+def test_a_space_file_that_is_not_utf_8_is_an_error_of_the_manifest(tmp_path: Path) -> None:
+    (tmp_path / "one.cu.j2").write_text("")
+    (tmp_path / "s.json").write_bytes(b'{"a": "\xff"}')
+    text = MANIFEST.replace("space.c = [1, 2]", 'space-file = "s.json"')
+    (tmp_path / "tilus.toml").write_text(text)
+    manifest = load_manifest(str(tmp_path / "tilus.toml"))
+    with pytest.raises(InputError) as caught:
+        read_imported_space(manifest, "one")
+    first_line = caught.value.render().splitlines()[0]
+    assert first_line.endswith("tilus.toml:14:14: error: s.json cannot be read: it is not UTF-8")
 
 
 @pytest.mark.parametrize("rule", ["a + c < 2", "a > 3"])

@@ -18,10 +18,11 @@ class Opened:
     """An executor that was opened for a toolchain, and ran some commands."""
 
     made: "list[Opened]"
+    ran = True
 
     def __init__(self, settings: Any, probe: Any, warn: Any) -> None:
         self.executed = ExecutionCounts(
-            commands=len(self.made) + 1, seconds=1.0, inputs=10, outputs=20
+            commands=self.ran * (len(self.made) + 1), seconds=1.0, inputs=10, outputs=20
         )
         self.closed = False
         self.made.append(self)
@@ -55,6 +56,18 @@ def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.Monke
         assert (summary.inputs_bytes, summary.outputs_bytes) == (20, 40)
         assert summary.executor == "grpc://there"
     assert all(each.closed for each in Opened.made)
+
+
+def test_an_executor_that_ran_nothing_is_not_said_to_have_compiled(tmp_path, monkeypatch) -> None:
+    Opened.made = []
+    monkeypatch.setattr(Opened, "ran", False)
+    monkeypatch.setattr(execute, "RemoteExecutor", Opened)
+    with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
+        settings = make_settings("grpc://there", "test")
+        shared: Any = remote.open_executors(settings, FakeRunner(), lambda: 1)
+        shared(FakeRunner(), FakeJob("first"), "tools")._find_executor()
+        assert len(Opened.made) == 1
+        assert remote.summary() is None
 
 
 def test_what_nothing_here_speaks_to_compiles_nothing(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from support.poison import path_of, unpack
 from support.remote_client import Asked
 from support.trees import published
 from tilusbuild.remote.archive import include_key, pack_entry, program_key
-from tilusbuild.runtime.sealed import seal_json, unseal_json
+from tilusbuild.runtime.sealed import encode_canonical, seal_json, unseal_json
 from tilusbuild.state.files import sha256_bytes
 
 Ask = Callable[..., Asked]
@@ -56,6 +56,7 @@ class Poison:
         self.path = path_of(program_key(program))
         self.files = unpack(server.held[self.path])
         self.meta = unseal_json(self.files.pop("meta.json"))
+        self.seal: Callable[[Any], bytes] = seal_json
 
     def add(self, name: str, data: bytes) -> None:
         self.files[name] = data
@@ -73,7 +74,7 @@ class Poison:
         self.add("module/compile.sh", script)
 
     def put(self) -> None:
-        self.server.held[self.path] = pack_entry({**self.files, "meta.json": seal_json(self.meta)})
+        self.server.held[self.path] = pack_entry({**self.files, "meta.json": self.seal(self.meta)})
 
 
 def a_file(poison: Poison, random: Random) -> None:
@@ -102,7 +103,19 @@ def a_deep_tree(poison: Poison, random: Random) -> None:
     poison.meta[random.choice(("images", "kernels", "dynamic_smem", "more"))] = tree
 
 
-WAYS = (a_file, directories, a_directory, a_number, a_deep_tree)
+def another_seal(poison: Poison, random: Random) -> None:
+    """None, or that of another value."""
+    other = seal_json({"schema": 1}).rpartition(b"\n}\n")[0].rpartition(b",")[2]
+    sealed = {
+        "none": encode_canonical,
+        "cut": lambda meta: seal_json(meta)[: random.randrange(1, 90) * -1],
+        "another": lambda meta: encode_canonical(meta).removesuffix(b"\n}\n") + b"," + other + END,
+    }
+    poison.seal = sealed[random.choice(sorted(sealed))]
+
+
+END = b"\n}\n"
+WAYS = (a_file, directories, a_directory, a_number, a_deep_tree, another_seal)
 
 
 def held_against(poisons: Sequence[Callable[[Poison, Random], None]], seed: int, held: Any) -> Any:

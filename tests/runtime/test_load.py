@@ -113,6 +113,13 @@ def test_where_may_be_many_things(built: Marks) -> None:
         tilusbuild.load("mark", where=3)
 
 
+@pytest.mark.parametrize("name", ["", " ", "x[", "x[]", "a/b/c", "mark/", "../mark", "mark\0"])
+def test_what_is_no_name_is_refused(built: Marks, name: str) -> None:
+    with pytest.raises(LoadError) as caught:
+        tilusbuild.load(name, where=built.cache)
+    assert str(caught.value).startswith(f"{name!r}: ")
+
+
 def test_places_are_looked_in_in_order(built, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LoadError, match="searched:"):
