@@ -117,7 +117,7 @@ def _check_type(name: str, kind: str, value: Any) -> Value:
     # JSON, as Python reads it, has integers of any length, NaN and infinity.
     number = 0 if isinstance(value, str) else value
     if not (abs(number) < MAX_INTEGER if isinstance(number, int) else math.isfinite(number)):
-        message = f'the parameter "{name}": {value!r:.60} is no number of 64 bits'
+        message = f'the parameter "{name}": {value!r:.60} does not fit in 64 bits'
         raise SpaceError(message, rule=name)
     return float(value) if kind == "float" else value
 
