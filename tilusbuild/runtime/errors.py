@@ -1,15 +1,20 @@
 """The errors of loading and choosing a kernel.
 
-    LoadError              there is no kernel to load
-      CorruptCacheError    a file is cut short, malformed or not what was built
-    DriverError            the CUDA driver is missing, or a call of it failed
+    LoadError                there is no kernel to load
+      CorruptCacheError      a file is missing, cut short, malformed or not what was built
+      UnreadableError        this process may not read a file, or the disk fails
+      NoExecError            no code may run from the file system of a library
+      MissingLibraryError    a library needs another one that is not here
+      ShortageError          too many open files, or too little memory
+    DriverError              the CUDA driver is missing, or a call of it failed
 
-Each message has a remedy. A library's own errors about a call's arguments (`TypeError`,
-`ValueError`) are passed on unchanged.
+A build mends a `CorruptCacheError`, and none of the others. Each message has a remedy. A library's
+own errors about a call's arguments (`TypeError`, `ValueError`) are passed on unchanged.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,12 +22,43 @@ from typing import Any
 class LoadError(RuntimeError):
     """There is no kernel to load; the text gives a reason for each candidate."""
 
+    remedy = ""
+    """The last line of each message of the class."""
+
     def __init__(self, message: str, reasons: Iterable[str] = ()) -> None:
-        super().__init__("\n  ".join([message, *reasons]))
+        # An error that was pickled has the remedy already.
+        remedy = () if message.endswith(self.remedy) else (self.remedy,)
+        super().__init__("\n  ".join([message, *reasons, *remedy]))
 
 
 class CorruptCacheError(LoadError):
     """A file of the tree is cut short, malformed, or not what was built."""
+
+
+class UnreadableError(LoadError):
+    """The system does not let this process read a file, or the disk fails."""
+
+    remedy = (
+        "`namei -l` of the path shows who may read it; TILUSBUILD_CACHE_DIR names another cache"
+    )
+
+
+class NoExecError(LoadError):
+    """No code may run from the file system that a library is on."""
+
+    remedy = "mount it without noexec, or name a cache elsewhere by TILUSBUILD_CACHE_DIR"
+
+
+class MissingLibraryError(LoadError):
+    """A library, a version of it or a symbol that a program needs is not on this machine."""
+
+    remedy = "install it, or add its directory to LD_LIBRARY_PATH before Python starts"
+
+
+class ShortageError(LoadError):
+    """The process has too many open files, or the machine too little memory."""
+
+    remedy = "close files or end processes, or raise the limits (`ulimit -a` shows them)"
 
 
 class DriverError(RuntimeError):
@@ -37,6 +73,19 @@ def check_types(**arguments: tuple[Any, ...]) -> None:
         if not isinstance(value, known_types):
             words = " or ".join(getattr(kind, "__name__", "None") for kind in types)
             raise TypeError(f"{name} takes {words}, not {type(value).__name__}")
+
+
+# What is wrong with a file itself: each other error is one of the process or the machine.
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP, errno.EFBIG)
+SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def make_read_error(path: str, error: OSError) -> LoadError:
+    """Return the error for a file or a directory that cannot be read."""
+    problem = f"{path} cannot be read: {error.strerror}"
+    if error.errno in SHORTAGES:
+        return ShortageError(problem)
+    return (CorruptCacheError if error.errno in _DAMAGE else UnreadableError)(problem)
 
 
 MAX_LISTED = 24

@@ -19,7 +19,7 @@ from tilusbuild.runtime import arrays, choose, device, library, tables
 from tilusbuild.runtime.arrays import CallForm
 from tilusbuild.runtime.choose import Choice, Chooser, Evaluation
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.errors import DriverError, LoadError, did_you_mean
+from tilusbuild.runtime.errors import DriverError, LoadError, did_you_mean, make_read_error
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import Script
@@ -321,8 +321,10 @@ def list_available_programs(script: Script) -> frozenset[int]:
     """Return the numbers of the programs whose directories exist. A package may leave some out.
     Raise `LoadError` for a tree without programs."""
     directory = os.path.join(script.root, "programs")
-    if not os.path.isdir(directory):
-        raise LoadError(f"{directory} cannot be read: it is not a directory")
+    try:
+        os.stat(os.path.join(directory, "."))
+    except OSError as error:
+        raise make_read_error(directory, error) from None
     # Not a listing: a tree may hold a hundred times more programs than the script has.
     return frozenset(
         i

@@ -12,7 +12,15 @@ from functools import partial
 from typing import Any
 
 from tilusbuild.runtime.device import CodeKind, Device, can_run
-from tilusbuild.runtime.errors import CorruptCacheError, LoadError
+from tilusbuild.runtime.errors import (
+    SHORTAGES,
+    CorruptCacheError,
+    LoadError,
+    MissingLibraryError,
+    NoExecError,
+    ShortageError,
+    make_read_error,
+)
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.regular import read_bytes, sha256_file
 from tilusbuild.runtime.script import Script
@@ -51,33 +59,44 @@ def open_launcher(path: str) -> Callable[..., Any]:
     return launch
 
 
+_REFUSALS = (
+    (ShortageError, tuple(map(os.strerror, SHORTAGES))),
+    (NoExecError, ("failed to map segment",)),
+    (MissingLibraryError, ("cannot open shared object file", "' not found", "undefined symbol")),
+)
+"""Parts of the messages of glibc's loader, by the class of the error."""
+
+
 def _open_cached_launcher(path: str) -> Callable[..., Any]:
-    """Return the packed function of a library in a cache. Raise `CorruptCacheError`."""
+    """Return the packed function of a library in a cache. Raise `LoadError`: no
+    `CorruptCacheError`, since the bytes are those of the build."""
     try:
         return open_launcher(path)
     except (RuntimeError, AttributeError, OSError) as error:
-        raise CorruptCacheError(f"{path} cannot be loaded: {error}") from None
+        message = f"{path} cannot be loaded: {error}"
+        kinds = (kind for kind, words in _REFUSALS if any(word in message for word in words))
+        raise next(kinds, LoadError)(message) from None
 
 
 def check_library(path: str, digest: str) -> None:
-    """Raise `CorruptCacheError` unless the file has this sha256."""
+    """Raise `LoadError` unless the file has this sha256."""
     try:
         actual = sha256_file(path)
     except OSError as error:
-        raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
+        raise make_read_error(path, error) from None
     if actual != digest:
         problem = f"is not what was built: sha256 {actual}, expected {digest}"
         raise CorruptCacheError(f"{path} {problem}")
 
 
 def read_meta(script: Script, program: int) -> Mapping[str, Any]:
-    """Return meta.json of a built program. Raises `CorruptCacheError`."""
+    """Return meta.json of a built program. Raises `LoadError`s."""
     program_hash = script.programs[program]
     path = os.path.join(script.root, "programs", program_hash, "meta.json")
     try:
         meta = unseal_json(read_bytes(path))
     except OSError as error:
-        raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
+        raise make_read_error(path, error) from None
     except CorruptFileError as error:
         raise CorruptCacheError(f"{path} is damaged: {error}") from None
     if meta.get("program") != program_hash or meta.get("status") != "built":

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from tilusbuild.runtime.errors import CorruptCacheError
+from tilusbuild.runtime.errors import CorruptCacheError, make_read_error
 from tilusbuild.runtime.naming import format_instance_name
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
@@ -161,7 +161,8 @@ class Script(NamedTuple):
 
 
 def read_script(path: str) -> Script:
-    """Return the script in a directory. Raises `CorruptCacheError`."""
+    """Return the script in a directory. Raises `CorruptCacheError`, and others of `LoadError` for a
+    file that the system does not let this process read."""
     path = os.path.abspath(path)
     digest = os.path.basename(path)
     try:
@@ -187,13 +188,13 @@ covers them, while a build may change the rest."""
 
 
 def _read_file(path: str, name: str) -> bytes:
-    """Return a file of the script directory `path`. Raise `CorruptCacheError`."""
+    """Return a file of the script directory `path`. Raise `LoadError`s."""
     try:
         return read_bytes(os.path.join(path, name))
     except FileNotFoundError:
         raise CorruptCacheError(f"{path} has no {name}: build the project again") from None
     except OSError as error:
-        raise CorruptCacheError(f"{path}/{name} cannot be read: {error.strerror}") from None
+        raise make_read_error(f"{path}/{name}", error) from None
 
 
 def parse_listed_programs(data: bytes) -> dict[int, str]:

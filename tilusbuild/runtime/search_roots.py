@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime import option
-from tilusbuild.runtime.errors import CorruptCacheError, LoadError
-from tilusbuild.runtime.regular import read_bytes, try_list
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError, make_read_error
+from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
 from tilusbuild.runtime.where import (
     MANIFEST_NAME,
@@ -58,7 +58,7 @@ class SearchRoot(NamedTuple):
 
     def list_script_names(self) -> list[str]:
         """Return the names of the scripts' directories."""
-        return try_list(os.path.join(self.path, "scripts"))
+        return _list_names(os.path.join(self.path, "scripts"))
 
     def list_instances(self, directory: str, start: str) -> list[str]:
         """Return the paths of a script's directories that the last builds made. Of several projects
@@ -68,13 +68,23 @@ class SearchRoot(NamedTuple):
         """
         script_root = os.path.join(self.path, "scripts", directory)
         # 64 digits: a sha256. Temporary directories have other names.
-        hashes = [name for name in try_list(script_root) if len(name) == 64]
+        hashes = [name for name in _list_names(script_root) if len(name) == 64]
         # The index is read only now: a damaged one must not fail a root without the script.
         if hashes:
             current_hashes = _read_current_hashes(self.path, directory, self.project or start)
             if current_hashes is not None:
                 hashes = [name for name in hashes if name in current_hashes]
         return [f"{script_root}/{name}" for name in hashes]
+
+
+def _list_names(directory: str) -> list[str]:
+    """Return the sorted names in a directory; none of a missing one. Raise `LoadError`s."""
+    try:
+        return sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return []
+    except OSError as error:
+        raise make_read_error(directory, error) from None
 
 
 def _read_current_hashes(root: str, directory: str, start: str) -> set[str] | None:
@@ -91,7 +101,7 @@ def _read_current_hashes(root: str, directory: str, start: str) -> set[str] | No
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
+        raise make_read_error(path, error) from None
     except (CorruptFileError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCacheError(f"{path} is damaged: {error}") from None
     # A lost index leaves scripts of unknown projects: they count only if no known project has the
@@ -177,6 +187,7 @@ def _resolve_where(where: Any) -> SearchRoot:
         root = _find_package_kernels(path)
         if root is not None:
             return root
+    _list_names(os.path.join(path, "scripts"))  # one that may not be read is not a missing one
     if not os.path.isdir(path):
         raise LoadError(f"{path} is not a directory")
     if not os.path.isdir(os.path.join(path, "scripts")):

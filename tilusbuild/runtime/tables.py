@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from tilusbuild.runtime import script as script_file
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.errors import CorruptCacheError, LoadError
+from tilusbuild.runtime.errors import CorruptCacheError, LoadError, make_read_error
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
@@ -129,7 +129,7 @@ def read_dispatch_table(script: Script) -> TableFile:
     except FileNotFoundError:
         return TableFile()
     except OSError as error:
-        raise CorruptCacheError(f"{path} cannot be read: {error.strerror}") from None
+        raise make_read_error(path, error) from None
     try:
         value = json.loads(data)
         return TableFile(
