@@ -192,6 +192,8 @@ ORDINARY = {
     + "#ifdef A\n}\n#endif\n",
     "restrict": K.replace("*x", "*__restrict__ x"),
     "restrict by a macro": "#define RESTRICT __restrict__\n" + K.replace("*x", "* RESTRICT x"),
+    "restrict by either macro": "#ifdef A\n#define R __restrict__\n#else\n#define R\n#endif\n"
+    + K.replace("*x", "* R x"),
     "typedef": "typedef half T;\n" + K.replace("half", "T"),
     "using": "using T = const half;\n" + K.replace("const half", "T"),
     "a type by a macro": "#define T half\n" + K.replace("half", "T"),
@@ -235,6 +237,7 @@ def test_a_hash_behind_a_brace_is_plain_where_nothing_is_rendered() -> None:
     "text",
     [
         "#ifndef REAL\n#define REAL float\n#endif\n__global__ void f(REAL x) {}",
+        "#ifndef half\n#define half float\n#endif\n__global__ void f(half x) {}",
         "__global__ void f(float {{ more }} x) {}",
         "__global__ void f({{ all }}) {}",
         "__global__ void f(\n  {{ all }}\n) {}",

@@ -9,12 +9,12 @@ in each call, and a copy to another variable would not fail at all.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tilusbuild.runtime.dtypes import get_scalar_type
 from tilusbuild.runtime.structs import is_struct, parse_struct
+from tilusbuild.signature.reading import KernelSource
 
 if TYPE_CHECKING:
     from tilusbuild.compile.model import Recipe
@@ -84,20 +84,11 @@ def find_constants_problem(recipe: Recipe, variables: Mapping[str, int]) -> str 
 def _locate_variable(recipe: Recipe, name: str) -> str:
     """Return the prefix `source.cu:LINE: error: ` for a variable's declaration, else for the
     kernel's; "" if neither is found."""
-    # Imported here, since planning imports this module and checks no code.
-    from tilusbuild.compile.declared import blank_cpp_comments
-
-    text = blank_cpp_comments(recipe.source)
-    variable = re.escape(name.rpartition("::")[2])
-    kernel = re.escape(recipe.symbol.partition("<")[0].rpartition("::")[2])
-    # `__constant__ float d_filter`; else `__global__ void blur(`.
-    for match in (
-        re.search(rf"__(?:constant|device)__[^;{{}}()=]*?\b{variable}\b", text),
-        re.search(rf"__global__[^;{{}}=]*?\b{kernel}\s*\(", text),
-    ):
-        if match is not None:
-            return f"source.cu:{text.count(chr(10), 0, match.end()) + 1}: error: "
-    return ""
+    source = KernelSource(recipe.source, jinja=False)
+    kernel = recipe.symbol.partition("<")[0].rpartition("::")[2]
+    lines = [each.line for each in source.kernels if each.plain == kernel]
+    line = source.variable_lines.get(name.rpartition("::")[2], lines[0] if lines else None)
+    return "" if line is None else f"source.cu:{line}: error: "
 
 
 def find_parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> str | None:

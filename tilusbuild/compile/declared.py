@@ -23,8 +23,9 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tilusbuild.runtime.dtypes import get_scalar_type
+from tilusbuild.runtime.dtypes import DTYPES, get_scalar_type
 from tilusbuild.runtime.structs import StructType, is_struct, parse_struct
+from tilusbuild.signature.reading import DeclaredKernel, KernelParameter, KernelSource
 
 if TYPE_CHECKING:
     from tilusbuild.compile.model import Recipe
@@ -32,12 +33,6 @@ if TYPE_CHECKING:
 
 CHECK = "declared.cc"
 
-_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-# A parameter such as `const float *__restrict__ x` or `std::size_t n`.
-_C_PARAMETER = re.compile(
-    r"(?:\b(?:const|volatile|__restrict(?:__)?|unsigned|signed|long|int|short|char|float|double|void"
-    r"|bool|(?:std::)?(?:u?int(?:8|16|32|64)_t|size_t|ptrdiff_t)|cudaStream_t)\b|[*&\s])+\w*\s*"
-)
 # A failed assertion of the unit, as compilers name it: `tl_parameter<2, float*, const int*>`.
 _DIFFERENCE = re.compile(r"tl_(parameter|count)<(\d+), ([^>]*?), ([^>]*?)>")
 
@@ -167,36 +162,38 @@ def find_declaration_problem(recipe: Recipe, log: str) -> str | None:
 
 
 def _find_c_declaration(recipe: Recipe) -> str | None:
-    """Return the function's parameters as the source has them, if all are of C's own types; else
-    None."""
-    parameter_lists = {match[1].strip() for match in _find_function_heads(recipe)}
+    """Return the function's parameters as C++ has them, if all are of C's own types; else None."""
+    parameter_lists = {
+        tuple(_spell_parameter(parameter) for parameter in function.parameters)
+        for function in _find_functions(recipe)
+    }
     # Of several different ones, only the preprocessor knows which is compiled.
     if len(parameter_lists) != 1:
         return None
-    (parameter_list,) = parameter_lists
-    parameters = [] if parameter_list in ("", "void") else parameter_list.split(",")
-    is_plain_c = all(_C_PARAMETER.fullmatch(parameter) for parameter in parameters)
-    return parameter_list if is_plain_c else None
+    (types,) = parameter_lists
+    return ", ".join(types) if all(types) else None
 
 
-def blank_cpp_comments(source: str) -> str:
-    """Return C++ with each comment replaced by as many blanks: offsets and lines stay the same."""
-    return _COMMENTS.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), source)
+def _spell_parameter(parameter: KernelParameter) -> str:
+    """Return the C++ type of a parameter; "" if that is not one of C's own types."""
+    if parameter.text.startswith("cudaStream_t ") and parameter.is_plain:
+        return "cudaStream_t"
+    is_void = parameter.dtype == "void"
+    element = "void" if is_void or not parameter.dtype else DTYPES[parameter.dtype].c
+    if not parameter.dtype or (element == "void" and not is_void):
+        return ""
+    const = "const " if parameter.is_const else ""
+    return f"{const}{element.replace('_Bool', 'bool')}{' *' if parameter.is_pointer else ''}"
 
 
-def _find_function_heads(recipe: Recipe) -> list[re.Match[str]]:
-    """Return the matches of the function's declarations and definitions in the source."""
-    text = blank_cpp_comments(recipe.source)
-    # `int saxpy(float a, const float *x) {`, or a declaration with ";"
-    head = rf"[\w*>&]\s+\**{re.escape(recipe.symbol)}\s*\(([^()]*)\)\s*(?:noexcept\s*)?[{{;]"
-    return list(re.finditer(head, text))
+def _find_functions(recipe: Recipe) -> list[DeclaredKernel]:
+    """Return the function's declarations in the source."""
+    functions = KernelSource(recipe.source, jinja=False).functions
+    return [function for function in functions if function.plain == recipe.symbol]
 
 
 def _find_function_line(recipe: Recipe) -> int | None:
-    heads = _find_function_heads(recipe)
-    if not heads:
-        return None
-    return recipe.source.count("\n", 0, heads[-1].start(1)) + 1
+    return next((function.line for function in reversed(_find_functions(recipe))), None)
 
 
 def _list_parameter_types(recipe: Recipe) -> list[str]:

@@ -96,9 +96,6 @@ def _find_differences(
             hint = did_you_mean(other_names[0], missing_names, max_listed=0)
             message = f'"{kernel}" has no parameter "{other_names[0]}"'
             yield (other_names[0],), message, hint or declaration
-        elif missing_names and all(missing_names):
-            message = f'args is missing "{missing_names[0]}", a parameter of "{kernel}"'
-            yield (), message, declaration
         else:
             message = f'"{kernel}" has {len(names)} parameters, and args declares {len(own_names)}'
             yield (), message, declaration

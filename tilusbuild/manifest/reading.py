@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.arch.names import DEVICES, find_local_archs
-from tilusbuild.errors import Diagnostic, Place, did_you_mean
+from tilusbuild.errors import Diagnostic, Place, did_you_mean, find_nearest_word
 from tilusbuild.manifest.document import Document, shorten_path
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.table import format_toml
@@ -92,7 +92,7 @@ class KernelTemplate:
         self.functions, self.has_cpu = source.functions, tags.has_cpu
         self.words = {*re.findall(r"\w+", text)}
         # A macro can make a name of two.
-        has_other_text = source.has_includes or tags.has_imports or "##" in text
+        has_other_text = source.is_open or tags.has_imports or "##" in text
         self.is_whole = not has_other_text and all(function.name for function in self.functions)
         """Whether the names of all its functions stand in its text."""
         values = [(f.name, f.parameters, f.problem, f.is_global) for f in self.functions]
@@ -307,7 +307,9 @@ def _explain_missing_kernel(
     plain_name = kernel.partition("<")[0].rpartition("::")[2]
     # The function of a cpu target, a name with an expression, and one behind a macro may be meant.
     is_written = plain_name in template.words or "{" in kernel
-    if names and template.is_whole and not is_written:
+    # A header of another project has its kernels in a namespace.
+    is_own = "::" not in kernel or find_nearest_word(plain_name, names) is not None
+    if names and template.is_whole and is_own and not is_written:
         message = f'{template.shown} has no kernel "{kernel}"'
         hint = did_you_mean(plain_name, names, max_listed=len(names))
         yield Diagnostic(message, document.locate_value(*path, "kernel"), hint)

@@ -3,8 +3,8 @@
 tree-sitter parses the text as CUDA C++. Jinja2's own lexer finds the tags before: a character of a
 value becomes `$`, one of another tag a blank, so that lines and columns stay the same. No compiler
 runs and nothing is rendered. Where the text alone does not decide, nothing is guessed: the kernel
-has a `problem`, or a parameter has no `dtype`, and the user writes it down. Price: 5 MB of text a
-second, and 10 ms for the first import.
+has a `problem`, or a parameter has no `dtype`, and the user writes it down. Price: 1 MB of text a
+second.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from tilusbuild.signature.parsing import C_TYPES, split_at_commas
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from tree_sitter import Node, Parser
+    from tree_sitter import Language, Node
 
 _VALUE, _TAG = "$", "\x1a"
 """Stand for a character of `{{ … }}`, which a C++ name may contain, and of a tag `{% … %}`."""
 _OWN_TYPES = {f"tb::{name}": name for name in ("f16", "bf16", "f8e4m3", "f8e5m2")}
 """The types of the header `tilusbuild/portable`, and their dtypes."""
 _INTEGER_WORDS = {"unsigned", "signed", "long", "short", "int", "char"}
-_NO_TYPE_WORDS = {"volatile", "struct", "__restrict__", "__restrict", "TB_RESTRICT"} | {
-    "__grid_constant__"
-}
+_NO_TYPE_WORDS = frozenset(
+    ("volatile", "struct", "__restrict__", "__restrict", "TB_RESTRICT", "__grid_constant__")
+)
 """Words of a parameter that say nothing of its type."""
 _ATTRIBUTES = {"__attribute__", "__launch_bounds__", "__cluster_dims__", "__maxnreg__"}
 _C = 'extern "C"'
-_UNDECIDED = "?"
+_UNDECIDED, _UNDECIDED_END = "?", "_undecided"
+"""The meaning of such a name, and the end that keeps it from being read as the usual type."""
 _MAX_ALIASES = 20
 """Aliases that are followed in one parameter, and words that one stands for."""
 _AS_LIST, _LIST = "void f({});", slice(3, -2)
@@ -93,19 +94,47 @@ class KernelSource:
     def __init__(self, text: str, *, jinja: bool, aliases: Mapping[str, str] | None = None) -> None:
         self._lines = (_blank_tags(text) if jinja else text).split("\n")
         self._root = _parse_cuda("\n".join(self._lines))
-        self._aliases = {**(aliases or {}), **_read_aliases(self._root)}
+        self.is_open = False
+        """Whether another file of the project, or a macro with parameters, may declare a kernel."""
+        self._aliases = {**(aliases or {}), **self._read_aliases()}
         self.variables: dict[str, KernelParameter] = {}
         """The `__constant__` and `__device__` variables, by name."""
+        self.variable_lines: dict[str, int] = {}
+        """The lines of these variables, from 1."""
         functions = list(self._read_functions())
         defined = {function.name for function in functions if function.has_body}
         self.functions = [f for f in functions if f.has_body or f.name not in defined]
         """The kernels, and the host's functions of C linkage. One with a body stands for its
         prototypes."""
-        nodes = _walk_nodes(self._root)
-        paths = [n.child_by_field_name("path") for n in nodes if n.type == "preproc_include"]
-        self.has_includes = any(path and path.type == "string_literal" for path in paths)
-        """Whether the text includes a file of its project."""
         self.kernels = [function for function in self.functions if function.is_global]
+
+    def _read_aliases(self) -> dict[str, str]:
+        """Return the types and words that the text gives other names, by name. Set `is_open`.
+
+        The type is `_UNDECIDED` for a name with several meanings, for one inside of braces, and for
+        a macro that the command line may set instead: the text does not decide which one counts.
+        """
+        aliases: dict[str, str] = {}
+        stack = [(self._root, True)]
+        while stack:
+            node, is_outer = stack.pop()
+            if node.type in ("preproc_def", "type_definition", "alias_declaration"):
+                name, type_ = _read_alias(node)
+                guard = node.parent.child_by_field_name("name") if node.parent else None
+                is_decided = is_outer and (not type_ or _text(guard) != name)
+                is_same = aliases.get(name, type_) == type_
+                aliases[name] = type_ if is_decided and is_same else _UNDECIDED
+            elif node.type == "preproc_function_def":
+                self.is_open |= "__global__" in _text(node)
+            elif node.type == "preproc_include":
+                path = node.child_by_field_name("path")
+                self.is_open |= path is not None and path.type == "string_literal"
+            elif node.type != "compound_statement" or node.has_error:
+                inner = is_outer and not node.type.endswith(
+                    ("namespace_definition", "_specifier", "compound_statement")
+                )
+                stack += [(child, inner) for child in node.children]
+        return aliases
 
     def list_assigned_arrays(self) -> set[str]:
         """Return the names of arrays and pointers to whose elements the text assigns a value."""
@@ -134,8 +163,10 @@ class KernelSource:
             if not _VARIABLES.isdisjoint(words) and "(" not in words:
                 end = words.index("=") if "=" in words else len(words)
                 declaration = " ".join(word for word in words[:end] if word not in _STORAGE)
-                variable = read_parameter(declaration, self._aliases)
-                self.variables[variable.name] = variable
+                # Of `float a[9], b` only the first one has its type beside it.
+                for variable in read_parameters(declaration, self._aliases)[:1]:
+                    self.variables[variable.name] = variable
+                    self.variable_lines[variable.name] = token.end_point[0] + 1
             elif function := self._read_function(head, scopes, c_names, token.type in _BODIES):
                 yield function
             if token.type == "{":
@@ -271,15 +302,18 @@ def _blank_tags(text: str) -> str:
 
 
 @cache
-def _make_parser() -> Parser:
+def _load_language() -> Language:
     import tree_sitter_cuda
-    from tree_sitter import Language, Parser
+    from tree_sitter import Language
 
-    return Parser(Language(tree_sitter_cuda.language()))
+    return Language(tree_sitter_cuda.language())
 
 
 def _parse_cuda(text: str) -> Node:
-    return _make_parser().parse(text.replace(_TAG, " ").encode()).root_node
+    from tree_sitter import Parser
+
+    # A parser for each text: one that threads share is not safe.
+    return Parser(_load_language()).parse(text.replace(_TAG, " ").encode()).root_node
 
 
 def _text(node: Node | None) -> str:
@@ -358,29 +392,6 @@ def _name_scope(head: Sequence[Node]) -> str:
     return ""
 
 
-def _read_aliases(root: Node) -> dict[str, str]:
-    """Return the types and words that a source gives other names, by name.
-
-    The type is `_UNDECIDED` for a name with several declarations, for one inside of braces, and for
-    a macro that the command line may set instead: which one counts is not decided by the text.
-    """
-    aliases: dict[str, str] = {}
-    stack = [(root, True)]
-    while stack:
-        node, is_outer = stack.pop()
-        if node.type in ("preproc_def", "type_definition", "alias_declaration"):
-            name, type_ = _read_alias(node)
-            guard = node.parent.child_by_field_name("name") if node.parent else None
-            is_decided = is_outer and name not in aliases and _text(guard) != name
-            aliases[name] = type_ if is_decided else _UNDECIDED
-        elif node.type != "compound_statement" or node.has_error:
-            inner = is_outer and not node.type.endswith(
-                ("namespace_definition", "_specifier", "compound_statement")
-            )
-            stack += [(child, inner) for child in node.children]
-    return aliases
-
-
 def _read_alias(node: Node) -> tuple[str, str]:
     """Return the name and the words of an alias; `_UNDECIDED` for one of other things than
     words, such as a pointer."""
@@ -394,7 +405,7 @@ def _read_alias(node: Node) -> tuple[str, str]:
         tokens = list(_list_tokens(value)) if value else []
     else:
         tokens = [t for child in node.children[1:-1] if child != name for t in _list_tokens(child)]
-    words = [_text(token) for token in tokens]
+    words = [word for word in map(_text, tokens) if word and word not in _NO_TYPE_WORDS]
     is_plain = len(words) <= _MAX_ALIASES and all(w.isidentifier() or w == "::" for w in words)
     return _text(name), " ".join(words) if is_plain else _UNDECIDED
 
@@ -410,7 +421,7 @@ def _expand_words(words: Iterable[str], aliases: Mapping[str, str]) -> Iterator[
             pending += reversed(aliases[word].split())
             replaced += 1
         elif word not in _NO_TYPE_WORDS:
-            yield word
+            yield f"{word}{_UNDECIDED_END}" if word in aliases and word in C_TYPES else word
 
 
 def read_parameters(text: str, aliases: Mapping[str, str]) -> list[KernelParameter]:
