@@ -101,7 +101,11 @@ def report_exception(error: Exception, argv: list[str]) -> int:
             return _report_machine_error(_format_os_error(cause), find_shortage(cause))
     if isinstance(error, RuntimeError) and str(error) == _NO_THREAD_MESSAGE:
         return _report_machine_error("no further thread can be started", PROCESSES)
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("tilusbuild."):
+    top_module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if isinstance(error, ModuleNotFoundError) and top_module in sys.stdlib_module_names:
+        # Without a free descriptor importlib takes a directory, which it cannot list, for empty.
+        return _report_machine_error(f"{error}, which comes with Python: its files cannot be read")
+    if isinstance(error, ModuleNotFoundError) and top_module != "tilusbuild":
         package, command = find_missing_package(error.name)
         return _report_machine_error(f"{package} is not installed, and this needs it", command)
     if isinstance(error, (CorruptFileError, LoadError)):
