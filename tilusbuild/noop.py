@@ -274,7 +274,8 @@ def read_record(name: bytes, environment: Mapping[str, str]) -> bytes | None:
     if file is None:
         return None
     try:
-        with open(file, "rb") as record:
+        # O_NONBLOCK: a FIFO in its place is opened without a writer, and reads as empty.
+        with open(os.open(file, os.O_NONBLOCK | os.O_CLOEXEC), "rb") as record:
             return check_record(record.read(), name, environment)
     except OSError:
         return None

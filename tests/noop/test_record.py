@@ -130,6 +130,12 @@ def test_a_garbage_record_is_ignored(data: bytes) -> None:
     assert noop.check_record(data, NAME, {}) is None
 
 
+def test_a_fifo_in_its_place_is_no_record(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(noop, "find_record_path", lambda *_: str(tmp_path / "fifo"))
+    os.mkfifo(tmp_path / "fifo")
+    assert noop.read_record(NAME, {}) is None
+
+
 @pytest.fixture
 def in_groups(tree: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A record of which each entry is a group of its own, and each group a share."""
