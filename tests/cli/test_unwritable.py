@@ -12,7 +12,7 @@ DIRECTORIES = (
     *(("render", "-o"), ("package", "--format", "dir", "-o"), ("package", "--format", "oci", "-o")),
     *(("cache", "export", "--layout", "tilus"), ("cache", "merge", ".cache", "--cache-dir")),
 )
-NO_FILES = (".", "pipe", "no/such/file", "/dev/full", "tilus.toml/x", "loop")
+NO_FILES = ("", ".", "pipe", "no/such/file", "/dev/full", "tilus.toml/x", "loop")
 NO_DIRECTORIES = ("tilus.toml", "pipe", "tilus.toml/x", "/dev/full", "loop")
 
 

@@ -67,7 +67,9 @@ def run(arguments: ReportArgs) -> int:
 
     if arguments.top < 0:
         raise input_error(f"--top {arguments.top}: not a number of programs")
-    make_page = arguments.html and options.load_contribution("report", "html", "makes pages")
+    make_page = None
+    if arguments.html is not None:
+        make_page = options.load_contribution("report", "html", "makes pages")
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)
         if not arguments.json and arguments.html is None:
@@ -76,13 +78,13 @@ def run(arguments: ReportArgs) -> int:
             return 0
         lines = list(_collect_lines(project, selection))
         json_lines = [format_json_line(line) for line in lines]
-        if arguments.html is not None:
+        if make_page is not None:
             page_lines = [*json_lines, *_read_texts(project.cache, lines)]
     # After the project is closed, as a slow reader of stdout would keep it open.
     if arguments.json:
         for line in json_lines:
             print(line)
-    if arguments.html and make_page:
+    if arguments.html is not None and make_page is not None:
         options.write_file(arguments.html, make_page(page_lines))
     return 0
 
