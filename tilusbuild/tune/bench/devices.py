@@ -62,12 +62,13 @@ class BoundLaunch:
         except (OSError, AttributeError) as error:
             raise LaunchRefusedError(f"the library cannot be opened: {error}") from None
         # The values are converted here, once: else each call would be timed with the conversion.
-        self._values = []
+        values = []
         for kind, argument, address in zip(types, arguments, addresses, strict=True):
             value: Any = address if argument.shape is not None else argument.value
             # A struct is its bytes, which `case.json` has as hexadecimal digits.
-            self._values.append(kind(bytes.fromhex(value) if isinstance(value, str) else value))
-        self._values.append(ctypes.c_void_p(stream))
+            values.append(kind(bytes.fromhex(value) if isinstance(value, str) else value))
+        # A tuple: of a list each call would make one first.
+        self._values = (*values, ctypes.c_void_p(stream))
 
     def __call__(self) -> None:
         """Launch. Raise `LaunchRefusedError` when the library reports an error."""
