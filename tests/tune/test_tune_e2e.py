@@ -210,6 +210,7 @@ def import_edited(project: Any, old: str, new: str, count: int = -1) -> Any:
         ('"integers": {"n": 1000}', f'"integers": {{"n": {1 << 80}}}', "1 row: malformed"),
         ('"sizes": {"n": 1000}', '"sizes": {"n": [1]}', "1 row: malformed"),
         ('"script": "scale"', '"script": "../../.."', ": ../../.. "),
+        ('"script": "scale"', '"script": "\\u001b[2J"', "1 row: malformed"),
         ('"script_hash": "', '"script_hash": "../', "1 row: malformed"),
     ],
 )
@@ -233,6 +234,7 @@ OTHER_CHECK = '{"case": "x", "program": "y", "what": "check", "number": 0, "stat
         ("{", "1 row: malformed"),
         ("[" * 100_000, "1 row: malformed"),
         ('{"what": "sample"}', "1 row: malformed"),
+        (OTHER_CHECK + ', "cost": 1, "seconds": null, "note": ""}', "1 row: malformed"),
         ('{"what": "case", "case": "x", "sizes": {}, "integers": {}}', "1 row: malformed"),
         (
             OTHER_CHECK + ', "cost": 1, "seconds": null, "why": "", "note": ""}',

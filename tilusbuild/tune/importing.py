@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 from typing import Annotated, Any
 
@@ -31,12 +32,7 @@ from tilusbuild.tune.bench.race import (
     find_best_number,
     make_refused_outcome,
 )
-from tilusbuild.tune.bench.session import (
-    CASE,
-    RUN,
-    parse_answer,
-    parse_line,
-)
+from tilusbuild.tune.bench.session import CASE, RUN, parse_answer, parse_line
 from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, make_candidate
 from tilusbuild.tune.tune import TunedInstance, TuningPublisher
 
@@ -61,12 +57,18 @@ class RunNote(Struct, frozen=True):
     """The line of a log that begins a tuning."""
 
     script: str
-    script_hash: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    script_hash: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     programs: tuple[int, ...]
     device: DeviceNote
     cases: int
     """How many sizes the tuning was asked for."""
     judge: str = ""
+
+    def __post_init__(self) -> None:
+        # They reach tables and messages, which people read on a terminal.
+        for text in (self.script, self.device.name, self.device.arch, self.judge):
+            if len(text) > _MAX_TEXT or not text.isprintable():
+                raise ValueError("malformed: a text")
 
 
 class CaseNote(Struct, frozen=True):
@@ -180,16 +182,16 @@ def _add_case(log: ScriptLog, row: dict[str, Any]) -> None:
 def _add_answer(log: ScriptLog, row: dict[str, Any]) -> bool:
     """Add an answer to the log, unless the script does not have its program. Return whether it has.
     Raises `ValueError` for a malformed row."""
-    # The text reaches tables, which people read on a terminal: control characters become blanks.
-    why = "".join(c if c.isprintable() else " " for c in str(row.get("why"))[:_MAX_TEXT])
-    row = {**row, "why": why}
     (case, program, question, number), answer = parse_answer(row)
     # The log has hashes of programs, which are those of the very code that was measured.
     if program not in log.script.programs.values():
         return False
+    # The text reaches tables, too: control characters become blanks.
+    why = "".join(c if c.isprintable() else " " for c in answer.why[:_MAX_TEXT])
     # Of two answers to a question the first counts: later questions followed from it.
-    log.answers.setdefault((case, program), {}).setdefault((question, number), answer)
-    log.rows.append(row)
+    answers = log.answers.setdefault((case, program), {})
+    answers.setdefault((question, number), replace(answer, why=why))
+    log.rows.append({**row, "why": why})
     return True
 
 
