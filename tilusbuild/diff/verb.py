@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from msgspec import Struct
 
@@ -24,9 +24,6 @@ from tilusbuild.cli.arguments import LimitArgs, Verb, flag, positional
 from tilusbuild.cli.options import CountsLine, emit_line
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest.table import format_toml
-from tilusbuild.package.extract import Limits
-from tilusbuild.package.listing import FileList
-from tilusbuild.package.read import is_cache, select_texts, unpack_package
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import format_count
 from tilusbuild.runtime.errors import LoadError
@@ -34,6 +31,10 @@ from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import read_serving_tables
 from tilusbuild.status import Status
+
+if TYPE_CHECKING:
+    from tilusbuild.package.extract import Limits
+    from tilusbuild.package.listing import FileList
 
 _SHOWN = 3
 
@@ -96,6 +97,8 @@ def open_side(path: str, limits: Limits) -> Iterator[PackageSide]:
     """Read a package or a cache for a comparison. A package stays unpacked during the block.
 
     Raises `PackageError`s, and `TilusbuildError` for scripts that cannot be read."""
+    from tilusbuild.package.read import is_cache, select_texts, unpack_package
+
     if is_cache(path):
         yield _read_cache(Tree(path))
         return

@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
-from tilusbuild.package.listing import FileList, HostNeeds
-from tilusbuild.package.model import parse_version
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime import choose, library
 from tilusbuild.runtime.choose import Chooser, Evaluation
@@ -24,6 +22,9 @@ from tilusbuild.runtime.naming import format_instance_name
 from tilusbuild.runtime.script import SHARED, Script, read_script
 from tilusbuild.runtime.table_file import explain_refusals
 from tilusbuild.runtime.tables import DeviceTable, read_serving_tables
+
+if TYPE_CHECKING:
+    from tilusbuild.package.listing import FileList, HostNeeds
 
 ANY_GPU = "any GPU"
 """The name of a device of which only the architecture is known."""
@@ -202,6 +203,8 @@ def _select_tables(
 
 def list_host_problems(needs: HostNeeds, host: DescribedHost) -> Iterator[str]:
     """Yield a problem for each requirement of the libraries that the host does not meet."""
+    from tilusbuild.package.model import parse_version
+
     if needs.machine != host.machine:
         yield f"the libraries are for {needs.machine}, and the host is {host.machine}"
     versions = (

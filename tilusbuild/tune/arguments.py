@@ -1,13 +1,14 @@
-"""The options that `run` and `tune` share."""
+"""What `run` and `tune` declare of their command lines: shared options, and the line of a call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from tilusbuild.cli.arguments import option, repeated
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
+from tilusbuild.report.jsonl import JsonLine, Scalar
 
 SIZE: Any = repeated(
     "--size",
@@ -23,6 +24,25 @@ CACHE: Any = option(
 SEED: Any = option(
     "--seed", type=int, default=0, help="random seed for inputs and search (default: 0)"
 )
+
+
+class CallLine(JsonLine, frozen=True):
+    """The calls of a program at one size, as `run` makes them."""
+
+    event: ClassVar[str] = "call"
+    program: str
+    """Its hash."""
+    sizes: Mapping[str, Scalar]
+    seconds: float
+    """The median of a call."""
+    calls: int
+    """How many times the median is of: calls on the cpu, samples on a GPU."""
+    bytes: int
+    """Of all tensors, once."""
+    max_error: float | None
+    """The largest absolute error; None where nothing was compared."""
+    mismatch: str | None
+    """What is wrong, in words."""
 
 
 def parse_pair(word: str) -> tuple[str, str]:

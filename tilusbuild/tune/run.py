@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from statistics import median
-from typing import ClassVar
 
 from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
@@ -24,35 +23,16 @@ from tilusbuild.plan.model import (
     separate_schedule,
 )
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
-from tilusbuild.report.jsonl import JsonLine, Scalar
 from tilusbuild.runtime.choose import rank_code
 from tilusbuild.runtime.device import may_have_cuda
 from tilusbuild.runtime.naming import NamePattern, format_names
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune import prepare
+from tilusbuild.tune.arguments import CallLine
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench, ask_gpu
 from tilusbuild.tune.bench.work import Candidate, Case
 
 _SAMPLES = 15
-
-
-class CallLine(JsonLine, frozen=True):
-    """The calls of a program at one size, as `run` makes them."""
-
-    event: ClassVar[str] = "call"
-    program: str
-    """Its hash."""
-    sizes: Mapping[str, Scalar]
-    seconds: float
-    """The median of a call."""
-    calls: int
-    """How many times the median is of: calls on the cpu, samples on a GPU."""
-    bytes: int
-    """Of all tensors, once."""
-    max_error: float | None
-    """The largest absolute error; None where nothing was compared."""
-    mismatch: str | None
-    """What is wrong, in words."""
 
 
 def choose_target(

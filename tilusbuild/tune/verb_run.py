@@ -14,8 +14,7 @@ from tilusbuild.cli.arguments import (
     target_option,
 )
 from tilusbuild.cli.options import CountsLine, emit_line
-from tilusbuild.tune.arguments import CACHE, SEED, SIZE, check_seed, parse_sizes
-from tilusbuild.tune.run import CallLine, build_program, choose_program, run_program
+from tilusbuild.tune.arguments import CACHE, SEED, SIZE, CallLine, check_seed, parse_sizes
 
 
 class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
@@ -39,6 +38,7 @@ def run(arguments: RunArgs) -> int:
     from tilusbuild.errors import input_error
     from tilusbuild.plan.model import parse_program_name
     from tilusbuild.tune.prepare import find_sizes
+    from tilusbuild.tune.run import build_program, choose_program, run_program
 
     requested_sizes, seed = parse_sizes(arguments.size), check_seed(arguments.seed)
     with options.open_project(arguments) as project:
