@@ -1,11 +1,10 @@
 """The answer of a build with nothing to do: the no-op record of the last one proves it, in one pass
 of `stat`.
 
-A record names the command that it answers, every variable that the plan asked for, every input that
-it read, every directory in which
-it searched for one, and what a load and the next build need of the cache tree, each with size,
-mtime, ctime and inode. If all of them are as they were, the build would come to the same end, and
-its summary is printed again.
+A record names the command that it answers and every variable that the plan asked for; and with
+size, mtime, ctime and inode every input that the plan read, every directory in which it searched
+for one, and what a load and the next build need of the cache tree. If all of them are as they were,
+the build would come to the same end, and its summary is printed again.
 
 - A record never makes an answer wrong. One that is missing, damaged, cut short, of another version,
   or of another command is not used, and the build runs in full.

@@ -47,7 +47,7 @@ RECORDED = (Status.BUILT, Status.FAILED, Status.PRUNED)
 """The statuses that are results."""
 
 # Of the machine, and not of the program: the next build retries.
-ACCIDENTS = (*(Status.CRASHED, Status.KILLED, Status.TIMED_OUT, Status.NO_OUTPUT, Status.CHANGED),)
+ACCIDENTS = (Status.CRASHED, Status.KILLED, Status.TIMED_OUT, Status.NO_OUTPUT, Status.CHANGED)
 """The statuses that are not results."""
 
 KNOWN_IN_CACHE = (*RECORDED, Status.MISSING)

@@ -38,7 +38,9 @@ def test_help_needs_no_optional_package(package: str) -> None:
     command = [sys.executable, "-c", _DRIVER, package, *list_verbs()]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     parts = said.split("\0")
-    ended = {part.rpartition(" ")[0]: (part.rpartition(" ")[2], out) for out, part in pairs(parts)}
+    # What was printed, with the verb and the status that follow it.
+    pairs = zip(parts[::2], parts[1::2], strict=False)
+    ended = {part.rpartition(" ")[0]: (part.rpartition(" ")[2], out) for out, part in pairs}
     assert ended.keys() == list_verbs().keys()
     for verb, (status, out) in ended.items():
         assert "this is a bug of" not in out, (verb, out)
@@ -47,11 +49,6 @@ def test_help_needs_no_optional_package(package: str) -> None:
         elif status != "0":
             assert f"{package} is not installed" in out
             assert "python -m pip install 'tilusbuild" in out
-
-
-def pairs(parts: list[str]) -> list[tuple[str, str]]:
-    """What was printed, with the verb and the status that follow it."""
-    return list(zip(parts[::2], parts[1::2], strict=False))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tilusbuild.tune.bench.bench import Answer
+from tilusbuild.tune.bench.race import collect_logged_refusals
 from tilusbuild.tune.bench.session import QuestionKey, SampleLog
 
 FIRST: QuestionKey = ("case", "program", "sample", 0)
@@ -74,3 +75,10 @@ def test_of_two_answers_the_first_counts(path: Path) -> None:
 def test_strange_lines_count_for_nothing(path: Path, line: str) -> None:
     path.write_text(line + "\n" + path.read_text())
     assert list(SampleLog(str(path)).answers) == [FIRST, SECOND]
+
+
+def test_sizes_of_another_type_do_not_reach_a_refusal() -> None:
+    case: dict[str, object] = {"what": "case", "case": "c", "sizes": {"n": 4, "m": [1]}}
+    crash = {"case": "c", "program": "p", "what": "check", "number": 0, "status": "crash"}
+    rows = [case, {**crash, "cost": 1, "seconds": None, "why": "", "note": ""}]
+    assert collect_logged_refusals(rows)["p"].sizes == {"n": 4}

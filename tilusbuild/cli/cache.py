@@ -114,10 +114,8 @@ def report_foreign_files(cache: Tree) -> None:
 
     names = list_unknown_names(cache)
     if names:
-        listed_names = ", ".join(names[:_MAX_NAMED_FILES]) + (
-            ", …" if names[_MAX_NAMED_FILES:] else ""
-        )
-        print_message(f"note: left alone, as tilusbuild did not write it: {listed_names}\n")
+        named = [*names[:_MAX_NAMED_FILES], *(["…"] if names[_MAX_NAMED_FILES:] else [])]
+        print_message(f"note: left alone, as tilusbuild did not write it: {', '.join(named)}\n")
 
 
 def _report_leftovers(cache: Tree, *, remove: bool) -> None:

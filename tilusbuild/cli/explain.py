@@ -52,11 +52,8 @@ def _print_groups(explanations: Sequence[ExplanationLine], *, every: bool) -> No
             print(f"{format_count(len(members), 'program')} are up to date{why}")
             continue
         names = ", ".join(explanation.program for explanation in members[:_MAX_NAMED_PROGRAMS])
-        more = (
-            f" and {len(members) - _MAX_NAMED_PROGRAMS} more"
-            if len(members) > _MAX_NAMED_PROGRAMS
-            else ""
-        )
+        unnamed_count = len(members) - _MAX_NAMED_PROGRAMS
+        more = f" and {unnamed_count} more" if unnamed_count > 0 else ""
         print(f"{names}{more}: {_WORDS_OF_STATUS.get(state, state)}")
         for reason in reasons:
             print(f"  {reason}")

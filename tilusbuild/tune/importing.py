@@ -229,8 +229,8 @@ def _decide_case(
     """Return the decision for a case by its logged answers, and the reason why it is not final; ""
     for a final one.
 
-    The winner is that of `find_best_number`. A decision is final if its winner was
-    checked twice, or if all programs have an outcome and none is usable.
+    A decision is final if its winner, that of `find_best_number`, was checked twice, or if all
+    programs have an outcome and none is usable.
     """
     answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
     outcomes: list[Outcome] = []

@@ -187,9 +187,9 @@ class TuneRequest(Struct, frozen=True):
     script: str
     target: str | None = None
     constants: tuple[tuple[str, str], ...] = ()
-    """Choose instances, as in a name."""
+    """Names and values of the constants that choose instances, as in a name."""
     sizes: Sequence[Mapping[str, Value]] = ()
-    """None given: those of the manifest."""
+    """Empty for those of the manifest."""
     budget: Budget = field(default_factory=Budget)
     cold: bool = True
     limit: float = 30.0
@@ -198,7 +198,7 @@ class TuneRequest(Struct, frozen=True):
     device: int = 0
     unchecked: bool = False
     fresh: bool = False
-    """Forget what was measured before."""
+    """Whether to discard the log of earlier measurements."""
 
     def to_name(self, target: str | None) -> NamePattern:
         """Return the name of the instances to tune, for a target."""

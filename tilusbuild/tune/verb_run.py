@@ -7,12 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import (
-    DeviceCompilerArgs,
-    Verb,
-    positionals,
-    target_option,
-)
+from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, positionals, target_option
 from tilusbuild.cli.options import CountsLine, emit_line
 from tilusbuild.tune.arguments import CACHE, SEED, SIZE, CallLine, check_seed, parse_sizes
 

@@ -176,6 +176,9 @@ def _parse_grid(options: Sequence[str]) -> Iterator[Mapping[str, Value]]:
 
 def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) -> int:
     """Build and tune the instances of a script, and print the choices. Return the exit status."""
+    from tilusbuild.report.terminal import can_redraw
+    from tilusbuild.table import format_times
+    from tilusbuild.tune.display import TuningReporter
     from tilusbuild.tune.run import choose_target
     from tilusbuild.tune.tune import build_instances, tune_instance
 
@@ -184,10 +187,6 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
     # Without --json: stdout has the lines of `tune`, not those of its build.
     progress = options.choose_reporter(replace(arguments, json=False))
     built_instances = build_instances(project, request, target, level, jobs, progress)
-    from tilusbuild.report.terminal import can_redraw
-    from tilusbuild.table import format_times
-    from tilusbuild.tune.display import TuningReporter
-
     is_live = not arguments.json and can_redraw(sys.stderr, os.environ)
     display = TuningReporter(sys.stderr, live=is_live, quiet=arguments.quiet or arguments.json)
 
@@ -225,7 +224,7 @@ def _import_log(arguments: TuneArgs, project: Project, log: str) -> int:
     return 1 if problems else status
 
 
-# What was found: a table of the choices for people, lines for programs.
+# The results: a table of the choices for people, lines for programs.
 
 
 def _make_tuned_line(label: str, decision: Decision) -> JsonLine:
@@ -338,7 +337,7 @@ def _print_instance(tuned: TunedInstance) -> None:
                 winner.program.index if winner else None,
                 *(schedule.get(name) for name in parameters),
                 time,
-                gain and f"{gain:.2f}x",
+                None if gain is None else f"{gain:.2f}x",
                 tried,
                 refused_programs,
             )

@@ -36,7 +36,7 @@ from tilusbuild.state.temporary import find_temporary_root
 from tilusbuild.tune.bench.work import Candidate, Case
 
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
-"""What can come of a program."""
+"""The statuses of an answer."""
 
 # What a program may come to because of what another one left in its process. A wrong result may be
 # that too, and stays one: a second look would let a race between threads pass.

@@ -1,16 +1,15 @@
-"""The elements of tensors, for every type that they can have: what they hold before a call, and
-outputs against what they should hold.
+"""The elements of tensors of every type: makes the content before a call, and compares outputs.
 
 An element is right when |got - want| <= atol + rtol * |want|, when both are NaN, or when both are
 the same infinity; integers and bool are compared as whole numbers.
 
-A case names a seed in place of each tensor's content: the same bytes wherever they are made. So
-no package carries inputs, and the machine that measures makes them with the
-standard library alone. SHAKE-128 of the seed gives the random bytes. A translation of each byte
-makes elements of them, since a loop in Python would take seconds for a million: 10 ns an f32.
-Floats are at most 1 in magnitude, so that sums of products stay accurate in the narrow types,
-and at least 2^-6; all bits of the mantissa are random, so that a kernel which rounds its inputs is
-found out. Integers are between -8 and 8, and f8e8m0 between 2^-2 and 2^2.
+A case names a seed in place of each tensor's content, so that no package carries inputs: the
+machine that measures makes the same bytes with the standard library alone. SHAKE-128 of the seed
+gives the random bytes. A translation of each byte makes elements of them, in 10 ns an f32: a loop
+in Python would take seconds for a million. Floats are at most 1 in magnitude, so that sums of
+products stay accurate in the narrow types, and at least 2^-6. All bits of the mantissa are random,
+so that a kernel which rounds its inputs fails. Integers are between -8 and 8, and f8e8m0 between
+2^-2 and 2^2.
 """
 
 from __future__ import annotations
@@ -196,7 +195,7 @@ def _import_numpy() -> Any:
     return numpy
 
 
-# What tensors hold before a call.
+# The content of tensors before a call.
 
 _INTEGER_VALUES = range(-8, 9)
 # Codes of f8e8m0: exponents of 2, plus 127 (OCP microscaling formats, 1.0).

@@ -308,7 +308,9 @@ def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Ref
         if line.get("what") == RUN:
             judge = str(line.get("judge", ""))
         elif line.get("what") == CASE and isinstance(line.get("sizes"), dict):
-            sizes[str(line.get("case"))] = line["sizes"]
+            # A table file with a size of another type would be refused as damaged.
+            scalars = {n: size for n, size in line["sizes"].items() if isinstance(size, CallScalar)}
+            sizes[str(line.get("case"))] = scalars
         for (case, program, _, _), answer in collect_answers([line]).items():
             case_sizes = sizes.get(case, {})
             refusal = refusals.get(program)

@@ -114,7 +114,7 @@ class ProgramRecord:
 
 
 ROUNDS = 32
-"""How often those that are nearly the best are sampled."""
+"""Samples of each program that is nearly the best, unless a setting says another number."""
 
 
 class TuningSession:

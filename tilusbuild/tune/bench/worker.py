@@ -120,25 +120,27 @@ class Worker:
         for _ in range(warmup):
             launch()
         self._device.wait_for_calls()
-        seconds, hidden = self._device.time_call(launch, cold=case.cold)
+        seconds, is_hidden = self._device.time_call(launch, cold=case.cold)
         # The outputs were compared by the check; a wild write may come with any call.
         try:
             buffers.check_guards()
         except WrongResultError as wrong:
             return {"status": "incorrect", "why": f"{wrong} while it was timed"}
-        note = "" if hidden else "launch latency shows"
+        note = "" if is_hidden else "launch latency shows"
         return {"status": "ok", "seconds": seconds, "note": note}
 
 
 def serve_requests(address: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Connect to an abstract socket, and answer requests until the other side closes it."""
-    # An abstract address, which needs no file.
     channel = socket.socket(socket.AF_UNIX)
-    channel.connect("\0" + address)
+    channel.connect("\0" + address)  # with the NUL no file is needed
     with channel, channel.makefile("rb") as requests:
         while len(head := requests.read(FRAME.size)) == FRAME.size:
-            _, request, _ = requests.read(*FRAME.unpack(head)).split(b"\0")
+            (length,) = FRAME.unpack(head)
+            # A NUL ends the working directory, which is not used here, and the one argument.
+            _, request, _ = requests.read(length).split(b"\0")
             output = json.dumps(answer(json.loads(request))).encode()
+            # Exit status 0; the peak of memory is not known, 0; another request may follow.
             channel.sendall(ANSWER.pack(0, 0, True, len(output)) + output)
 
 
@@ -172,7 +174,8 @@ class WrongResultError(Exception):
 
 class _GuardedTensor:
     """One tensor of a case, between two guards. `content` is the memory from `base` on as it is
-    before a call, guards included; `inside` is the tensor's own part of it."""
+    before a call, guards included; `inside` is the tensor's own part of it. `pristine` is the
+    address of an output's first content, from which it is written again."""
 
     __slots__ = ("address", "argument", "base", "content", "expected", "inside", "pristine")
 
