@@ -452,6 +452,13 @@ class TestConstants:
         assert [status for status, _ in answer.answers] == [0, -1, 0]
         assert len(driver.lines("copy 4 bytes 0000803f")) == len(driver.lines("launch")) == 2
 
+    def test_may_be_all_that_a_kernel_without_parameters_reads(self, driver, link):
+        arguments = {"scale": ("f32", {"constant": "scale"})}
+        environment = {"FAKE_CUDA_PARAMETERS": "", "FAKE_CUDA_VARIABLES": "scale:4"}
+        library = link(make_recipe(arguments=arguments, out=(), grid=("4",)))
+        answer = driver.call(library, {"packed": [1.0]}, environment=environment)
+        assert (answer.answers, driver.lines("launch")) == ([[0, ""]], [LAUNCH.rstrip()])
+
     def test_are_those_of_the_context_that_is_current(self, driver, link):
         host = {**self.FILTER, "device_kind": 1, "shape": [0]}
         on_1 = {"packed": [host, {**TENSOR, "device": 1}, 1.0, "00" * 8]}

@@ -1,8 +1,8 @@
 """The tables of a generated launcher: what it knows of its arguments, as constants of C.
 
-Names are places in one array of characters, `tl_strings`. A table of pointers would be written to
-when the library is loaded, with 24 bytes in the file for each; as it is, no table needs anything
-of the loader.
+A name is an offset in one array of characters, `tl_strings`. A table of pointers would be written
+to when the library is loaded, with 24 bytes in the file for each pointer; the loader does nothing
+for a table of offsets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StringTable:
 
     def format_table(self) -> str:
         """Return the C array of the texts that were added."""
-        # The end of each is spelled out, since adjacent literals are one string to C.
+        # The NUL after each text is written out, since adjacent literals are one string to C.
         texts = "".join(f'\n  {format_c_string(text)[:-1]}\\000"' for text in self._offsets)
         return f"static const char tl_strings[] ={texts or ' {0}'};\n"
 
@@ -48,7 +48,7 @@ class DimensionTable:
 
     def __init__(self, signature: Signature, strings: StringTable) -> None:
         self.strings = strings
-        """Where the names of dimensions stand."""
+        """The table of the dimensions' names."""
         self._numbers = map_arguments_to_c(signature)
         self._index = {argument.name: i for i, argument in enumerate(signature.value_arguments)}
         self.rows: list[str] = []
@@ -126,7 +126,7 @@ def format_argument_tables(
             f"{data_type.bits}, {rank}, {int(argument.is_passed)}, {first_dimension}, "
             f"{argument.align or data_type.bytes}, {format_c_int(low)}, {format_c_int(high)}}},"
         )
-    strides = [dims.add_rows(a.strides) if a.strides is not None else -1 for a in arguments]
+    strides = [dims.add_rows(a.strides) if a.strides is not None else _NO_ROW for a in arguments]
     optional_flags = [int(argument.optional) for argument in arguments]
     struct_bytes = [parse_struct(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
     any_shape_flags = [int(argument.dims == ANY_SHAPE) for argument in arguments]
@@ -140,46 +140,51 @@ def format_argument_tables(
             "static const tl_dim tl_dims[] = {",
             *([f"  {{{row}}}," for row in dims.rows] or [empty]),
             "};",
-            *_format_number_table("int16_t", "tl_strides", strides, None if always_strides else -1),
+            *_format_number_table("int16_t", "tl_strides", strides, _NO_ROW, always=always_strides),
             *_format_number_table("uint8_t", "tl_optional", optional_flags, 0),
             *_format_number_table("uint8_t", "tl_any_shape", any_shape_flags, 0),
             *_format_number_table(
-                "uint16_t", "tl_struct_bytes", struct_bytes, None if always_structs else 0
+                "uint16_t", "tl_struct_bytes", struct_bytes, 0, always=always_structs
             ),
             "",
         ]
     )
 
 
+_NO_ROW = -1  # for an argument without strides
+
+
 def _format_number_table(
-    kind: str, name: str, values: Sequence[int], omitted_value: int | None
+    c_type: str, name: str, values: Sequence[int], default: int, *, always: bool = False
 ) -> list[str]:
-    """Return the lines of a C table with a number for each argument; [] if every number is
-    `omitted_value`. With `omitted_value` None, the table is always written."""
-    if all(value == omitted_value for value in values):
+    """Return the lines of a C table with a number for each argument. Unless it is `always` needed,
+    return [] for a table whose numbers are all `default`."""
+    if not always and all(value == default for value in values):
         return []
-    return [f"static const {kind} {name}[] = {{{', '.join(map(str, values)) or '0'}}};"]
+    return [f"static const {c_type} {name}[] = {{{', '.join(map(str, values)) or '0'}}};"]
 
 
-def format_parameter_tables(signature: Signature, slot: int, strings: StringTable) -> str:
+def format_parameter_tables(signature: Signature, first_slot: int, strings: StringTable) -> str:
     """Return the C tables of the kernel's parameters and of the tensor maps. The numbers of the
-    maps begin at `slot` of `tilus_constants`. Names are added to `strings`."""
-    index = {argument.name: number for number, argument in enumerate(signature.value_arguments)}
+    maps begin at `first_slot` of `tilus_constants`. Names are added to `strings`."""
+    # A number from 0 on is an argument's value; -1 is the first map, -2 the second, ….
+    number_of = {argument.name: index for index, argument in enumerate(signature.value_arguments)}
     rows = []
-    for number, (name, tile) in enumerate(signature.tensor_maps):
-        tensor = signature.value_arguments[index[tile.tensor]]
-        # A parameter from 0 on is an argument's value; -1 is the first map, -2 the second, ….
-        index[name] = -1 - number
+    slot = first_slot
+    for map_index, (name, tile) in enumerate(signature.tensor_maps):
+        tensor_number = number_of[tile.tensor]
+        tensor = signature.value_arguments[tensor_number]
+        number_of[name] = -1 - map_index
         element_bytes = get_scalar_type(tensor.dtype).bytes
         map_type = _MAP_TYPES.get(tensor.dtype, 0)
-        numbers = (index[tile.tensor], map_type, element_bytes, int(tile.nan), slot)
-        rows.append(f"  {{{strings.add_text(name)}, {', '.join(map(str, numbers))}}},")
+        fields = (tensor_number, map_type, element_bytes, int(tile.nan), slot)
+        rows.append(f"  {{{strings.add_text(name)}, {', '.join(map(str, fields))}}},")
         slot += len(collect_map_numbers(name, tile))
-    parameters = [index[argument.name] for argument in signature.parameters]
+    parameters = [number_of[argument.name] for argument in signature.parameters]
     return "\n".join(
         [
             f"enum {{ TL_PARAMETER_COUNT = {len(parameters)}, TL_MAP_COUNT = {len(rows)} }};",
-            *_format_number_table("int16_t", "tl_parameters", parameters, None),
+            *_format_number_table("int16_t", "tl_parameters", parameters, 0, always=True),
             *(["static const tl_map_of tl_maps[] = {", *rows, "};"] if rows else []),
             "",
         ]
@@ -195,12 +200,11 @@ def format_constant_tables(arguments: Sequence[Argument], strings: StringTable) 
         for index, argument in enumerate(arguments)
         if argument.constant
     ]
+    constant_flags = [int(bool(argument.constant)) for argument in arguments]
     return "\n".join(
         [
             f"enum {{ TL_CONSTANT_COUNT = {len(rows)} }};",
-            *_format_number_table(
-                "uint8_t", "tl_is_constant", [int(bool(a.constant)) for a in arguments], None
-            ),
+            *_format_number_table("uint8_t", "tl_is_constant", constant_flags, 0, always=True),
             "static const tl_constant_of tl_constants[] = {",
             *rows,
             "};",
@@ -225,8 +229,8 @@ _MAP_TYPES = {
 
 
 def _find_range(argument: Argument) -> tuple[int, int]:
-    """Return the least and the greatest value of an integer argument: those of its type, of its
-    range, and 0 as the least for a size. (0, 0) for other types."""
+    """Return the least and the greatest value of an integer argument, by the limits of its type and
+    of its range, and 0 as the least for a size. Return (0, 0) for other types."""
     if argument.dtype == "bool":
         return 0, 1
     low, high = get_integer_limits(argument.dtype) or (0, 0)
@@ -241,7 +245,7 @@ def _find_range(argument: Argument) -> tuple[int, int]:
 
 def format_c_int(value: int) -> str:
     """Return an integer constant of C, of type int64_t."""
-    # There is no such literal: C reads a minus and a number that is too large.
+    # C has no literal for the minimum: it reads a minus, and a number that is too large.
     if value == INT64_LIMITS[0]:
         return "INT64_MIN"
     if value > INT64_LIMITS[1]:
