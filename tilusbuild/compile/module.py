@@ -273,8 +273,8 @@ def format_compile_script(
     product = pipeline.product
     if product == PRODUCT:
         return text
-    # In sed's expression, in which `meta.json` is searched, the dot is escaped.
-    return text.replace(PRODUCT, product).replace(r"lib\\.so", re.escape(product))
+    # In the expression by which sed searches `meta.json`, the dot is escaped.
+    return text.replace(PRODUCT, product).replace(re.escape(PRODUCT), re.escape(product))
 
 
 def _format_command(step: Step) -> str:
