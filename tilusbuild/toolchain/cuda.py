@@ -99,8 +99,8 @@ class Cuda(Struct, frozen=True):
         )
 
     def format_cudart_fingerprint(self, memory: Digests) -> tuple[str, ...]:
-        """Return the line of `options.txt` of programs that link the shared runtime. Raises
-        `OSError`."""
+        """Return the line of `options.txt` for programs that link the shared runtime; () if the
+        toolkit has none. Raises `OSError`."""
         if self.cudart is None:
             return ()
         return (f"{os.path.basename(self.cudart)} - {memory.digest_file(self.cudart)}",)
@@ -237,8 +237,8 @@ def _find_libraries(root: str, flags: str) -> tuple[str, tuple[str, ...]]:
     fallbacks = [os.path.join(root, name) for name in ("lib64", "lib")]
     for directory in (*searched, *fallbacks):
         if os.path.isfile(os.path.join(directory, "libcudart_static.a")):
-            directory = os.path.realpath(directory)
-            return directory, () if directory in searched else (f"-L{directory}",)
+            real_directory = os.path.realpath(directory)
+            return real_directory, () if real_directory in searched else (f"-L{real_directory}",)
     return fallbacks[-1], ()
 
 
@@ -299,28 +299,29 @@ def read_wheel_releases(root: str) -> Mapping[str, str]:
     if os.path.basename(os.path.dirname(root)) != "nvidia":
         return {}
     releases = {}
-    for directory in sorted(os.listdir(site)):
-        match = _DIST_INFO.fullmatch(directory)
+    for file_name in sorted(os.listdir(site)):
+        match = _DIST_INFO.fullmatch(file_name)
         if match and (name := match["name"].replace("_", "-")) in WHEELS:
             releases[name] = match["version"]
     return releases
 
 
-def find_mixed_releases(releases: Mapping[str, str], nvcc: str) -> str | None:
-    """Return which wheels are missing or of another release than nvcc; None if all fit."""
-    release = _parse_release(nvcc)
+def find_mixed_releases(releases: Mapping[str, str], nvcc_version: str) -> str | None:
+    """Return a phrase that names the wheels which are missing or of another release than nvcc; None
+    if all fit. `releases` are versions by wheel."""
+    release = _parse_release(nvcc_version)
     problems = [
         f"{name} {releases[name]}" if name in releases else f"no {name}"
         for name in WHEELS
         if name not in releases or _parse_release(releases[name]) != release
     ]
-    return f"nvcc is {nvcc}, but there is {', '.join(problems)}" if problems else None
+    return f"nvcc is {nvcc_version}, but there is {', '.join(problems)}" if problems else None
 
 
-def format_pip_command(nvcc: str) -> str:
-    """Return the command that installs the wheels of one release for an nvcc of that version."""
-    pins = [f"{name}=={nvcc}" for name in (_NVCC_WHEEL, *_WHEELS_OF_SAME_BUILD)]
-    release = ".".join(map(str, _parse_release(nvcc)))
+def format_pip_command(nvcc_version: str) -> str:
+    """Return the command that installs an nvcc of this version and the wheels of its release."""
+    pins = [f"{name}=={nvcc_version}" for name in (_NVCC_WHEEL, *_WHEELS_OF_SAME_BUILD)]
+    release = ".".join(map(str, _parse_release(nvcc_version)))
     pins += [f"'{name}=={release}.*'" for name in _WHEELS_OF_RELEASE]
     return "pip install " + " ".join(pins)
 

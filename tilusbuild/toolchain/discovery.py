@@ -1,8 +1,8 @@
-"""Find the compilers: one search, in a documented order, that reports every place it searched.
+"""Find the compilers: one search, in a documented order, that reports every searched location.
 
 The order: the path in the manifest and nothing else; or `CUDA_HOME`, `CUDA_PATH`, every nvcc on
 PATH, `/usr/local/cuda` and `/usr/local/cuda-*` (newest first), NVIDIA's wheels in the environment.
-The first that is complete and meets the manifest's requirement is taken. The place has no other
+The first that is complete and meets the manifest's requirement is taken. The location has no other
 effect: fingerprints hold versions and content, never a path.
 """
 
@@ -60,8 +60,8 @@ class ToolchainRequest(Struct, frozen=True):
     """A project's requirements on its compilers.
 
     `nvcc` is a requirement (">=12.4"), a path (relative to `project_root`) or None for any; `cxx` a
-    name to look up on PATH, a path or None for the first. `place` and `cxx_place` are where the
-    manifest says so, `nvcc_key` and `cxx_key` the keys; `name` is the toolchain's.
+    name to look up on PATH, a path or None for the first. `place` and `cxx_place` are the positions
+    of these values in the manifest, `nvcc_key` and `cxx_key` their keys; `name` is the toolchain's.
     """
 
     nvcc: str | None = None
@@ -353,7 +353,8 @@ def _search_locations(
 def _list_toolkits(probe: Probe) -> Iterator[tuple[str, str, str]]:
     """Yield (location in words, root, path of nvcc) of each toolkit in the order of preference.
 
-    Neither need exist: a variable may be wrong, and a toolkit with NVRTC alone has no nvcc.
+    Root and path may not exist: a variable may be wrong, and a toolkit with NVRTC alone has no
+    nvcc.
     """
     variables = ((name, probe.env.get(name)) for name in _CUDA_VARIABLES)
     newest_first = sorted(glob.glob(f"{_INSTALL_ROOT}/cuda-*"), key=extract_numbers, reverse=True)

@@ -96,18 +96,17 @@ class HostCompiler(Struct, frozen=True):
     def _format_files_line(self, memory: Digests) -> tuple[str, ...]:
         """Return the line of the other files; () without one. Raises `OSError`."""
         # The compiler's own directories are those of `cc1plus`, where a file `specs` is, too.
-        parts = (part.path for part in self.parts if part.name in _COMPONENTS)
-        own = tuple({os.path.dirname(os.path.realpath(path)) for path in parts})
+        components = (part.path for part in self.parts if part.name in _COMPONENTS)
+        own_directories = tuple({os.path.dirname(os.path.realpath(path)) for path in components})
         digests = sorted(
             f"{os.path.basename(path)} {memory.digest_file(path)}"
             for path in self.files
-            if path.startswith(own)
+            if path.startswith(own_directories)
             or path.endswith(_LINKED_ENDINGS)
             or not path.startswith(_SYSTEM_DIRECTORIES)
         )
-        return (
-            (f"host-files {len(digests)} {sha256_text(chr(10).join(digests))}",) if digests else ()
-        )
+        text = "\n".join(digests)
+        return (f"host-files {len(digests)} {sha256_text(text)}",) if digests else ()
 
 
 def find_host(
@@ -120,7 +119,7 @@ def find_host(
 
     Compiler wrappers such as ccache are skipped, since tilusbuild caches compiles itself.
     `requested` is the manifest's value of `key` at `place`: the name ("g++-11") or the absolute
-    path of a g++, whose gcc is beside it.
+    path of a g++, whose gcc is beside it. Raises `OSError` for a shortage of the machine.
     """
     name = "g++" if requested is None else os.path.basename(requested)
     try:
@@ -142,8 +141,8 @@ def _find_drivers(probe: Probe, requested: str | None) -> tuple[str, str]:
     if requested is None:
         cxx, cc = _find_driver(probe, "g++"), _find_driver(probe, "gcc")
         if cxx is None or cc is None:
-            names = [name for name, path in (("g++", cxx), ("gcc", cc)) if path is None]
-            raise ProbeError(f"{' and '.join(names)} not found on PATH")
+            missing = [name for name, path in (("g++", cxx), ("gcc", cc)) if path is None]
+            raise ProbeError(f"{' and '.join(missing)} not found on PATH")
         return cxx, cc
     if not re.fullmatch(r"(.*-)?([gc]\+\+)(-.*)?", os.path.basename(requested)):
         raise ProbeError("this is not the name of a g++")
@@ -152,8 +151,8 @@ def _find_drivers(probe: Probe, requested: str | None) -> tuple[str, str]:
         raise ProbeError(f"{requested} not found on PATH")
     directory, name = os.path.split(cxx)
     # "x86_64-linux-g++-11" has "x86_64-linux-gcc-11" beside it: only the last "++" is replaced.
-    other_name = "gcc".join(name.rsplit("g++", 1)) if "g++" in name else name.replace("c++", "cc")
-    cc = os.path.join(directory, other_name)
+    cc_name = "gcc".join(name.rsplit("g++", 1)) if "g++" in name else name.replace("c++", "cc")
+    cc = os.path.join(directory, cc_name)
     for path in (cxx, cc):
         if not os.path.isfile(path) or not os.access(path, os.X_OK):
             raise ProbeError(f"{path} does not exist, or is not executable")
@@ -218,8 +217,9 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
 
 
 def _trace_driver(probe: Probe, cxx: str) -> tuple[Probe, ToolFiles]:
-    """Return the probe in which a driver starts, and the files that its tools read to make an empty
-    library. Raises `ProbeError` and `OSError`."""
+    """Return a probe that starts the driver `cxx`, and the files that the driver's tools read to
+    make an empty library. The probe is the given one, or has the user's LD_LIBRARY_PATH. Raises
+    `ProbeError` and `OSError`."""
     command = (cxx, "-shared", "-fPIC", "-x", "c++", os.devnull, "-o", "empty.so")
     user_path = probe.env.get(LIBRARY_PATH, "")
     try:
@@ -228,12 +228,12 @@ def _trace_driver(probe: Probe, cxx: str) -> tuple[Probe, ToolFiles]:
         # Modules and package managers may leave a compiler's libraries to LD_LIBRARY_PATH.
         if not user_path:
             raise
-    probe = replace(probe, library_path=user_path)
-    return probe, probe.trace_program(*command)
+    user_probe = replace(probe, library_path=user_path)
+    return user_probe, user_probe.trace_program(*command)
 
 
 def _read_version(probe: Probe, driver: str) -> str:
-    # Before gcc 7 there is only the second option; with both, the first one decides since then.
+    # gcc before 7 knows only the second option; later ones follow the first.
     return probe.query_program(driver, "-dumpfullversion", "-dumpversion").strip()
 
 
@@ -267,19 +267,19 @@ def _list_search_directories(
     """Return the directories of `#include <…>` in two tuples: the compiler's, and the system's.
     Raises `ProbeError`."""
 
-    def extract_search_list(output: str) -> str:
+    def describe_search(output: str) -> str:
         # The stored output is of g++, but cc1plus does the search, among directories that come and
         # go: a change of either must make g++ run again.
         cc1plus_digest = probe.memory.digest_file(cc1plus) if cc1plus else ""
         return f"{cc1plus_digest}\n{_list_mentioned_directories(output)}"
 
     output = probe.query_program(
-        cxx, "-E", "-x", "c++", "-v", "/dev/null", rests_on=extract_search_list
+        cxx, "-E", "-x", "c++", "-v", "/dev/null", rests_on=describe_search
     )
     _, _, tail = output.partition("#include <...> search starts here:\n")
     search_list, _, _ = tail.partition("End of search list.")
-    names = [line.strip() for line in search_list.splitlines()]
-    directories = [os.path.realpath(name) for name in names if name]
+    lines = [line.strip() for line in search_list.splitlines()]
+    directories = [os.path.realpath(line) for line in lines if line]
     if not directories:
         raise ProbeError("does not print its include directories")
     # glibc has no stddef.h of its own: it is the compiler's.
@@ -290,7 +290,7 @@ def _list_search_directories(
         or os.path.isfile(os.path.join(directory, "bits", "c++config.h"))
         or "/c++/" in directory + "/"
     )
-    others = (name for name in dict.fromkeys(directories) if name not in compiler_directories)
+    others = dict.fromkeys(path for path in directories if path not in compiler_directories)
     return compiler_directories, tuple(others)
 
 

@@ -44,8 +44,10 @@ _SIGNALS_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 
 
 class ProbeError(Exception):
-    """A program could not be started, or failed. The text is the reason, without the program's
-    name."""
+    """A program could not be started, or failed with `status`. The text is the reason, without the
+    program's name."""
+
+    status: int | None = None
 
 
 def raise_shortage(error: ProbeError | OSError) -> None:
@@ -143,7 +145,7 @@ class Probe(Struct, frozen=True):
             try:
                 text = self._run_program(*tracer, program, *arguments)
             except ProbeError as error:
-                if f"exit status {trace.REFUSED}" in str(error):
+                if error.status == trace.REFUSED:
                     return ToolFiles()
                 raise
             self.memory.put_answer(key, text)
@@ -151,7 +153,8 @@ class Probe(Struct, frozen=True):
         return _parse_trace(text)
 
     def _describe_files(self, text: str) -> str:
-        """Return the state of the files in a tracer's output; "" if one that was read is gone."""
+        """Return a digest that changes with the files in a tracer's output; "" if a file that the
+        tool read no longer exists."""
         files = _parse_trace(text)
         try:
             lines = [
@@ -160,6 +163,7 @@ class Probe(Struct, frozen=True):
         except OSError as error:
             raise_shortage(error)
             return ""
+        # Normally none: a file that the tool looked for in vain may exist by now.
         lines += [path for path in files.absent if self.memory.has_file(path)]
         return sha256_text("\n".join(["files", *lines]))
 
@@ -182,7 +186,7 @@ class Probe(Struct, frozen=True):
         if self.library_path:
             env[LIBRARY_PATH] = self.library_path
         finished = run_in_temporary_directory(
-            self.runner, Command((program, *arguments), "/", env, _TIMEOUT_SECONDS)
+            self.runner, Command((program, *arguments), cwd="/", env=env, timeout=_TIMEOUT_SECONDS)
         )
         text = finished.output.decode("utf-8", "replace")
         if finished.ok:
@@ -200,7 +204,9 @@ class Probe(Struct, frozen=True):
         reason = f"does not run ({end})"
         if lines := text.strip().splitlines():
             reason += f": {lines[-1]}"
-        raise ProbeError(reason)
+        error = ProbeError(reason)
+        error.status = finished.status
+        raise error
 
 
 def _parse_trace(text: str) -> ToolFiles:

@@ -2,14 +2,14 @@
 
     python -I -S trace.py PROGRAM ARGUMENT...
 
-The tool runs in TMPDIR. If it ends well, the program prints a line `read PATH` for each file that
+The tool runs in TMPDIR. If it ends well, this program prints a line `read PATH` for each file that
 was executed or opened to be read, and `absent PATH` for each that was looked for and is not there.
 Paths are absolute, with the links by which a tool named them. Files that the tool writes are left
 out, and those in TMPDIR, /dev, /proc and /sys. The exit status is the tool's, or `REFUSED` where
 the system lets no process trace its child.
 
 ptrace stops the tool at the start and the end of each system call: g++ takes 0.2 s instead of 0.05
-for an empty library. It is a process of its own, since it waits for every child, and imports only
+for an empty library. The tracer waits for any child, so it is a process of its own; it imports only
 the standard library.
 """
 
@@ -20,7 +20,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ READ, ABSENT = "read", "absent"
 
 # linux/ptrace.h
 _TRACE_ME, _SYSCALL, _SET_OPTIONS, _GET_SYSCALL_INFO = 0, 24, 0x4200, 0x420E
-# Mark stops of system calls, follow fork, vfork, clone and exec, kill the tool with this process.
+# PTRACE_O_*: mark stops of system calls, follow fork, vfork, clone, exec, kill the tool at our end.
 _OPTIONS = 1 | 2 | 4 | 8 | 16 | 1 << 20
 _SYSCALL_STOP = signal.SIGTRAP | 0x80
 _INFO = struct.Struct("<BxxxIQQ")  # op, architecture, instruction pointer, stack pointer
@@ -71,7 +71,7 @@ class _Tracer:
         self.read: dict[str, None] = {}
         self.absent: dict[str, None] = {}
         self.written: set[str] = set()
-        self._begun: dict[int, tuple[str, str]] = {}  # by process: the action, the path
+        self._begun: dict[int, tuple[str, str]] = {}  # action and path of each process's call
         self._ptrace: Callable[..., int] = ctypes.CDLL(None, use_errno=True).ptrace
         self._ptrace.restype = ctypes.c_long
         self._info = ctypes.create_string_buffer(128)
@@ -84,35 +84,29 @@ class _Tracer:
                 if self._request(_TRACE_ME, 0) < 0:
                     os._exit(REFUSED)
                 os.chdir(directory)
-                # Standard output is the list's. What the tool says of an error stays on stderr.
+                # Standard output is for the list; the tool's errors are printed on stderr.
                 os.dup2(os.open(os.devnull, os.O_RDWR), 1)
                 os.execv(argv[0], argv)  # noqa: S606 - the tool of the command line
             finally:
                 os._exit(REFUSED)
-        _, status = os.waitpid(pid, 0)
-        if not os.WIFSTOPPED(status) or self._request(_SET_OPTIONS, pid, _OPTIONS) < 0:
+        _, event = os.waitpid(pid, 0)
+        if not os.WIFSTOPPED(event) or self._request(_SET_OPTIONS, pid, _OPTIONS) < 0:
             return REFUSED
         self._note_program(pid)
         self._request(_SYSCALL, pid)
-        for stopped, stop_signal in self._list_stops(pid):
-            self._request(_SYSCALL, stopped, self._handle_stop(stopped, stop_signal))
-        return self.status
-
-    def _list_stops(self, pid: int) -> Iterator[tuple[int, int]]:
-        """Yield each process that stops, and its signal, until the last one has ended. Set
-        `status`."""
+        status = REFUSED
         while True:
             try:
-                stopped, status = os.waitpid(-1, _WAIT_ALL)
-            except ChildProcessError:
-                return
-            if os.WIFSTOPPED(status):
-                yield stopped, os.WSTOPSIG(status)
-            elif stopped == pid:
-                self.status = os.waitstatus_to_exitcode(status) % 256
+                changed, event = os.waitpid(-1, _WAIT_ALL)
+            except ChildProcessError:  # the last process of the tool has ended
+                return status
+            if os.WIFSTOPPED(event):
+                self._request(_SYSCALL, changed, self._handle_stop(changed, os.WSTOPSIG(event)))
+            elif changed == pid:
+                status = os.waitstatus_to_exitcode(event) % 256
 
     def _handle_stop(self, pid: int, stop_signal: int) -> int:
-        """Note what a stopped process does. Return the signal that it shall get; 0 for none."""
+        """Note a stopped process's call. Return the signal to continue the process with, or 0."""
         if stop_signal == _SYSCALL_STOP:
             self._note_call(pid)
             return 0
@@ -120,9 +114,10 @@ class _Tracer:
         return 0 if stop_signal in (signal.SIGTRAP, signal.SIGSTOP) else stop_signal
 
     def _note_call(self, pid: int) -> None:
-        """Note the start or the end of a system call."""
-        size = len(self._info)
-        if self._request(_GET_SYSCALL_INFO, pid, ctypes.addressof(self._info), size) < 0:
+        """Note the start or the end of a process's system call in `_begun`, `read`, `absent` and
+        `written`."""
+        info = ctypes.addressof(self._info)
+        if self._request(_GET_SYSCALL_INFO, pid, info, address=len(self._info)) < 0:
             return
         operation, architecture, _, _ = _INFO.unpack_from(self._info)
         if operation == _ENTRY:
@@ -139,7 +134,7 @@ class _Tracer:
             action, path = self._begun.pop(pid)
             (result,) = struct.unpack_from("<q", self._info, _INFO.size)
             if not path.startswith("/"):
-                return  # in the tool's own directory, or beside an open one
+                return  # relative to TMPDIR, or to a directory that the tool opened
             if result in _MISSING:
                 self.absent[path] = None
             elif result >= 0 and action != _LOOK:
@@ -148,11 +143,13 @@ class _Tracer:
                     self._note_program(pid)
 
     def _note_program(self, pid: int) -> None:
-        """Note the program that a process runs: of a script that is the interpreter."""
+        """Note the program that a process runs as read; for a script, that is the interpreter."""
         with suppress(OSError):  # the process may have ended meanwhile
             self.read[os.readlink(f"/proc/{pid}/exe")] = None
 
     def _request(self, request: int, pid: int, data: int = 0, address: int = 0) -> int:
+        """Call ptrace(2) and return its result, -1 for an error. `data` may be a pointer, and
+        `address` the size of what is there."""
         return self._ptrace(
             ctypes.c_long(request), ctypes.c_long(pid),
             ctypes.c_void_p(address), ctypes.c_void_p(data),
@@ -160,37 +157,38 @@ class _Tracer:
 
 
 def _read_text(pid: int, address: int) -> str:
-    """Return the text that ends in NUL at an address of a stopped process; "" if it is gone."""
-    page = 4096
-    text = b""
+    """Return the text up to NUL at an address of a process; "" if the process has ended."""
+    page_size = 4096
+    data = b""
     try:
         with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
             memory.seek(address)
-            while b"\0" not in text:
-                # The page after the text may not exist.
-                piece = memory.read(page - (address + len(text)) % page)
+            while b"\0" not in data:
+                # Up to the end of a page: the page after the text may not exist.
+                piece = memory.read(page_size - (address + len(data)) % page_size)
                 if not piece:
                     return ""
-                text += piece
+                data += piece
     except OSError:
         return ""
-    return os.fsdecode(text.split(b"\0", 1)[0])
+    return os.fsdecode(data.split(b"\0", 1)[0])
 
 
 def main(argv: list[str]) -> int:
+    """Trace the command `argv` and print the list. Return the exit status."""
     directory = os.path.realpath(os.environ["TMPDIR"])
     tracer = _Tracer()
     status = tracer.run_tool(argv, directory)
-    ignored = (f"{directory}/", "/dev/", "/proc/", "/sys/")
     if status:
-        return status  # what the tool said on stderr is the whole output
+        return status  # nothing but the tool's own errors is printed
+    ignored = (f"{directory}/", "/dev/", "/proc/", "/sys/")
     for word, paths in ((READ, tracer.read), (ABSENT, tracer.absent)):
         for path in paths:
             if "\n" in path or path.startswith(ignored) or path in tracer.written:
                 continue
             if word == ABSENT or os.path.isfile(path):
                 sys.stdout.buffer.write(os.fsencode(f"{word} {path}\n"))
-    return status
+    return 0
 
 
 if __name__ == "__main__":
