@@ -82,8 +82,8 @@ def find_constants_problem(recipe: Recipe, variables: Mapping[str, int]) -> str 
 
 
 def _locate_variable(recipe: Recipe, name: str) -> str:
-    """Return the prefix `source.cu:LINE: error: ` for a variable's declaration, else for the
-    kernel's; "" if neither is found."""
+    """Return the prefix `source.cu:LINE: error: ` for the declaration of a variable, else for that
+    of the kernel; "" if neither is found."""
     source = KernelSource(recipe.source, jinja=False)
     kernel = recipe.symbol.partition("<")[0].rpartition("::")[2]
     lines = [each.line for each in source.kernels if each.plain == kernel]
@@ -92,8 +92,8 @@ def _locate_variable(recipe: Recipe, name: str) -> str:
 
 
 def find_parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) -> str | None:
-    """Return how the kernel's parameters, in bytes, differ from the declared arguments; None if
-    they agree or if `sizes` is None (unknown)."""
+    """Return how the kernel's parameters differ from the declared arguments; None if they agree, or
+    if `sizes`, the bytes of each parameter, is None for unknown."""
     if sizes is None:
         return None
     arguments = signature.parameters
@@ -104,11 +104,11 @@ def find_parameter_problem(signature: Signature, sizes: tuple[int, ...] | None) 
             f"({names}){_describe_surplus_parameters(arguments, sizes)}"
         )
     for position, (argument, size) in enumerate(zip(arguments, sizes, strict=True), 1):
-        declared = _count_parameter_bytes(argument)
-        if size != declared:
+        declared_bytes = _count_parameter_bytes(argument)
+        if size != declared_bytes:
             return (
-                f"parameter {position} of the kernel has {size} bytes; "
-                f'"{argument.name}" is declared {argument.format_type()}, which has {declared}'
+                f'parameter {position} of the kernel has {size} bytes; "{argument.name}" is '
+                f"declared {argument.format_type()}, which has {declared_bytes}"
             )
     return None
 
@@ -136,7 +136,7 @@ def read_variable_sizes(cubin: bytes) -> dict[str, int]:
     elf = open_cubin(cubin)
     table = elf.find_section(".symtab")
     symbols = elf.read_symbols(table) if table is not None else ()
-    # Section 0: declared here, and defined elsewhere.
+    # A symbol of section 0 is only declared in the cubin, and defined elsewhere.
     return {symbol.name: symbol.size for symbol in symbols if symbol.is_object and symbol.section}
 
 

@@ -223,10 +223,11 @@ _TEMPORARY_NAME = re.compile(
 def scrub_output(output: bytes, directories: Mapping[str, str]) -> str:
     """Return a tool's output as text that is the same wherever and whenever it was printed.
 
-    `directories` maps absolute directories to their replacements; "" drops one. Temporary names
-    with process ids in them and ptxas's times are replaced too."""
+    `directories` maps absolute directories to their replacements; with "", the paths below become
+    relative, and the directory becomes ".". Temporary names with process ids and ptxas's times are
+    replaced, too."""
     text = output.decode("utf-8", "replace").replace("\r\n", "\n").replace("\0", "�")
-    # The longest first: the private directory may lie below another one of these.
+    # The longest first: the private directory may lie below another one of `directories`.
     for directory, name in sorted(directories.items(), key=lambda item: -len(item[0])):
         if name:
             text = text.replace(directory, name)
@@ -237,7 +238,7 @@ def scrub_output(output: bytes, directories: Mapping[str, str]) -> str:
 
 
 class ProgramInputs(Struct, frozen=True):
-    """The inputs of a step, by which the cause of a tool's error is decided."""
+    """The inputs of a step that decide whether a tool's error is the program's fault."""
 
     flags: tuple[str, ...]
     """The arguments of the command that come from the manifest."""
@@ -247,10 +248,10 @@ class ProgramInputs(Struct, frozen=True):
     list_headers: Callable[[], frozenset[str] | None]
     """Returns the names of the program's own headers, relative to `include`; None for unknown."""
     roots: tuple[str, ...]
-    """The directories of `include` that are searched."""
+    """The directories of `include` that a compiler searches for headers."""
 
 
-_KEPT = 1000  # characters
+_KEPT = 1000  # characters of a line, at its start and at its end
 
 
 def find_diagnosis(log: str, program: ProgramInputs | None) -> tuple[str | None, list[str]]:

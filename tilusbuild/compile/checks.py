@@ -62,9 +62,9 @@ def find_launch_problem(recipe: Recipe) -> str | None:
     except ValueError as error:
         return str(error)
     for name, limit in _MAX_SIZES.items():
-        size = launch.read_fixed_numbers(name) if name in launch.slots else None
-        if size is not None and not 1 <= size[0] <= limit:
-            return f"{name} is {size[0]}, outside 1..{limit}"
+        size = launch.find_fixed_number(name) if name in launch.slots else None
+        if size is not None and not 1 <= size <= limit:
+            return f"{name} is {size}, outside 1..{limit}"
     block, smem = launch.block, launch.smem
     if block is not None and math.prod(block) > _MAX_THREADS:
         return f"a block of {block} has {math.prod(block)} threads, more than {_MAX_THREADS}"
@@ -132,20 +132,19 @@ def _find_attribute_problem(recipe: Recipe, launch: Geometry) -> str | None:
     """Return why a target does not support the launch's attributes; None if all do."""
     if recipe.launch is None or not recipe.launch.has_attributes:
         return None
-    old_arch = _find_before_hopper(recipe)
     carve_out = launch.read_number("carve-out")
-    # -1 is CUDA's own default, and is not a percentage that a manifest may give.
-    if not -1 <= carve_out <= 100 or (recipe.launch.carve_out is not None and carve_out < 0):
+    # Without a carve-out the number is CUDA's own default, which is not a percentage.
+    if recipe.launch.carve_out is not None and not 0 <= carve_out <= 100:
         return f"carve-out is {carve_out}, outside 0..100 percent"
-    if launch.read_number("pdl") and old_arch:
+    old_arch = _find_before_hopper(recipe)
+    if old_arch and launch.read_number("pdl"):
         return f"pdl needs sm_90 or later, which {old_arch} is not"
     cluster = launch.cluster
-    # None if arguments of the call decide the cluster's size.
-    blocks = None if cluster is None else math.prod(cluster)
-    if old_arch and blocks != 1:
+    # A cluster whose size arguments of the call decide may have several blocks.
+    if old_arch and (cluster is None or math.prod(cluster) != 1):
         return f"clusters need sm_90 or later, which {old_arch} is not"
-    if blocks is not None and blocks > _MAX_CLUSTER:
-        return f"a cluster of {cluster} has {blocks} blocks, more than {_MAX_CLUSTER}"
+    if cluster is not None and math.prod(cluster) > _MAX_CLUSTER:
+        return f"a cluster of {cluster} has {math.prod(cluster)} blocks, more than {_MAX_CLUSTER}"
     return _find_uneven_grid(launch, cluster)
 
 
@@ -160,9 +159,8 @@ def _find_uneven_grid(launch: Geometry, cluster: tuple[int, ...] | None) -> str 
     if cluster is None:
         return None
     for axis, size in zip("xyz", cluster, strict=True):
-        fixed_numbers = launch.read_fixed_numbers(f"grid.{axis}")
-        if fixed_numbers is not None and fixed_numbers[0] % size:
-            blocks = fixed_numbers[0]
+        blocks = launch.find_fixed_number(f"grid.{axis}")
+        if blocks is not None and blocks % size:
             return f"grid.{axis} is {blocks}, which is not a multiple of cluster.{axis}, {size}"
     return None
 
@@ -232,8 +230,8 @@ def find_exceeded_limit(
     usages: Sequence[tuple[Arch, KernelUsage]],
     ptxas: Sequence[PtxasUsage],
 ) -> str | None:
-    """Return the limit of `[script.x.prune]` that the kernel `symbol` exceeds; None if it keeps
-    all. `ptxas` is from the compile's log, and has the kernels' spills."""
+    """Return a phrase with the limit of `[script.x.prune]` that the kernel `symbol` exceeds; None
+    if it exceeds none. `ptxas` is from the compile's log, and has the kernels' spills."""
     limits = recipe.prune
     if limits is None:
         return None
@@ -273,10 +271,11 @@ def find_symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
             f'kernels, as in kernel = "{recipe.symbol}<{{{{ block }}}}>"'
         )
     for symbol in names:
-        if (name := demangle_name(symbol)).rpartition("::")[2] == recipe.symbol:
+        cpp_name = demangle_name(symbol)
+        if cpp_name.rpartition("::")[2] == recipe.symbol:
             return (
                 f'kernel "{recipe.symbol}" has a C++ name ({symbol}): write kernel = '
-                f'"{name}", or declare it extern "C"'
+                f'"{cpp_name}", or declare it extern "C"'
             )
     kernels = ", ".join(names) or "none"
     return f'the source holds no kernel "{recipe.symbol}" (it holds: {kernels})'
@@ -287,22 +286,24 @@ def explain_link_error(recipe: Recipe, log: str) -> str | None:
     symbol. Return None for another error."""
     # `/usr/bin/ld: cannot find -lfoo: No such file or directory`, or `-l:libfoo.so.1`
     if library_match := re.search(r"cannot find -l(\S+?):?(?:\s|$)", log):
-        name = library_match[1]
-        files = name[1:] if name.startswith(":") else f"lib{name}.so or lib{name}.a"
+        library = library_match[1]
+        files = library[1:] if library.startswith(":") else f"lib{library}.so or lib{library}.a"
         return f"error: {files} is neither in link-dirs, nor in the toolkit, nor in the system"
     # `ptxas fatal : Unresolved extern function 'f'`
     if function_match := re.search(r"Unresolved extern function '(\w+)'", log):
-        name = function_match[1]
-        return f"error: this source does not define {name}, and another object {_NEEDS_DEVICE_LINK}"
-    missing = re.findall(r"undefined reference to [`']([^']+)'", log)
-    if recipe.symbol in missing and _is_template(recipe):
         return (
-            f'"{recipe.symbol}" is a C++ template, which has no C name: write a function that is '
+            f"error: this source does not define {function_match[1]}, and another object "
+            f"{_NEEDS_DEVICE_LINK}"
+        )
+    missing = re.findall(r"undefined reference to [`']([^']+)'", log)
+    symbol = recipe.symbol
+    if symbol in missing and _is_template(recipe):
+        return (
+            f'"{symbol}" is a C++ template, which has no C name: write a function that is '
             f'none, extern "C", with the values that are rendered, and call the template in it'
         )
-    if recipe.symbol in missing:
-        name = recipe.symbol
-        return f'the source defines no function "{name}" with C linkage: declare it extern "C"'
+    if symbol in missing:
+        return f'the source defines no function "{symbol}" with C linkage: declare it extern "C"'
     # nvcc calls functions of these names for device code that waits for a device link.
     if any("__cudaRegisterLinkedBinary" in name or "__fatbinwrap" in name for name in missing):
         if recipe.pipeline.has_source:
@@ -313,6 +314,7 @@ def explain_link_error(recipe: Recipe, log: str) -> str | None:
 
 
 def _is_template(recipe: Recipe) -> bool:
+    """Return whether the source has a C++ template of the symbol's name."""
     template_head = rf"\btemplate\s*<[^;{{}}]*>[^;{{}}()]*\b{re.escape(recipe.symbol)}\s*\("
     return re.search(template_head, recipe.source) is not None
 
@@ -326,8 +328,8 @@ _NEEDS_DEVICE_LINK = "needs a device link: rdc = true in [library.NAME]"
 
 
 def find_library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage]) -> str | None:
-    """Return what is wrong with the linked library: an accident, never the program's fault. None if
-    nothing is."""
+    """Return how the linked library differs from the recipe's, which is an accident and never the
+    program's fault; None if it does not."""
     try:
         needs = read_needs(data)
     except BinaryError as error:

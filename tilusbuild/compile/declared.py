@@ -138,20 +138,21 @@ def find_declaration_problem(recipe: Recipe, log: str) -> str | None:
     line = _find_function_line(recipe)
     position = f"source.cu:{line}: error: " if line else ""
     arguments = recipe.signature.value_arguments
-    if ("count", 0) in differences:
-        actual, expected = differences["count", 0]
+    count_difference = differences.get(("count", 0))  # `tl_count<0, 3, 2>` in the unit
+    if count_difference is not None:
+        actual_count, expected_count = count_difference
         names = ", ".join(argument.name for argument in arguments)
         stream = " and the stream" if recipe.pipeline.launcher.passes_stream else ""
         return (
-            f'{position}"{recipe.symbol}" takes {actual} parameters; it is called with {expected}: '
-            f"the arguments {names}{stream}"
+            f'{position}"{recipe.symbol}" takes {actual_count} parameters; it is called with '
+            f"{expected_count}: the arguments {names}{stream}"
         )
     numbers = [number for kind, number in differences if kind == "parameter"]
     if not numbers:
         return None
-    number = min(numbers)  # from 1
-    actual, _ = differences["parameter", number]
-    difference = f'{position}parameter {number} of "{recipe.symbol}" is {actual}'
+    number = min(numbers)  # parameters count from 1
+    actual_type, _ = differences["parameter", number]
+    difference = f'{position}parameter {number} of "{recipe.symbol}" is {actual_type}'
     if number > len(arguments):
         return f"{difference}; it gets the stream"
     argument = arguments[number - 1]
@@ -167,7 +168,7 @@ def _find_c_declaration(recipe: Recipe) -> str | None:
         tuple(_spell_parameter(parameter) for parameter in function.parameters)
         for function in _find_functions(recipe)
     }
-    # Of several different ones, only the preprocessor knows which is compiled.
+    # Of several different lists, only the preprocessor knows which one is compiled.
     if len(parameter_lists) != 1:
         return None
     (types,) = parameter_lists
@@ -226,7 +227,7 @@ def _format_c_type(argument: Argument) -> str:
     return element if argument.dims is None else f"{element} *"
 
 
-# NVRTC has neither `offsetof` nor what other compilers make it of. The type may have commas.
+# NVRTC has neither `offsetof` nor `__builtin_offsetof`. The type comes last: it may have commas.
 _MEMBER_OFFSET = """
 #ifdef __CUDACC_RTC__
 #define TL_PLACE_OF(member, ...) __INTADDR__(&((__VA_ARGS__ *)0)->member)

@@ -21,12 +21,12 @@ _SIZE_NAMES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z", "s
 _ATTRIBUTE_NAMES = ("cluster.x", "cluster.y", "cluster.z", "cooperative", "pdl", "carve-out")
 _AXES = ("x", "y", "z")
 _SWITCHES = ("cooperative", "pdl")
-# What a place holds that the launch does not mention, where that is not 1.
+# The numbers that a launch leaves out are 1, except these; -1 leaves the carve-out to CUDA.
 _DEFAULT_NUMBERS = {"cooperative": 0, "pdl": 0, "carve-out": -1}
 
 
 class LaunchError(ValueError):
-    """A number of a launch has no value. `keys` is where the script's table has it."""
+    """A number of a launch has no value. `keys` lead to the number in the script's table."""
 
     def __init__(self, message: str, *keys: str | int) -> None:
         super().__init__(message)
@@ -52,6 +52,11 @@ class Geometry(Struct, frozen=True):
             return None
         return tuple(self.constants[slot] for slot in slots)
 
+    def find_fixed_number(self, name: str) -> int | None:
+        """Return a number that the schedule fixes; None for one that depends on an argument."""
+        slot = self.slots[name]
+        return None if self.sources[slot] else self.constants[slot]
+
     def read_number(self, name: str) -> int:
         """Return a number that the schedule fixes; 0 for one that depends on an argument."""
         return self.constants[self.slots[name]]
@@ -70,15 +75,13 @@ class Geometry(Struct, frozen=True):
     @property
     def smem(self) -> int | None:
         """The bytes of dynamic shared memory of a block; None if they depend on an argument."""
-        size = self.read_fixed_numbers("smem")
-        return None if size is None else size[0]
+        return self.find_fixed_number("smem")
 
 
 def build_geometry(recipe: Recipe) -> Geometry:
-    """Divide a launch into the constants of the schedule and expressions over arguments.
-
-    Raises `LaunchError` if an expression has no value, is not an integer, or has an unknown name.
-    """
+    """Return the launch of a recipe, divided into constants of the schedule and expressions over
+    arguments. Raises `LaunchError` if an expression has no value, is not an integer, or has an
+    unknown name."""
     if recipe.launch is None:
         raise ValueError("the kernel pipeline needs a launch")
     numbers = _collect_numbers(recipe.launch, recipe.signature)
@@ -133,18 +136,19 @@ def _collect_numbers(launch: Launch, signature: Signature) -> _LaunchNumbers:
     for sizes in (launch.grid, launch.block):
         if not 1 <= len(sizes) <= 3:
             raise ValueError(f"grid and block have 1 to 3 sizes, not {len(sizes)}")
-    values = [*_pad_to_three(launch.grid), *_pad_to_three(launch.block), launch.smem]
+    expressions = [*_pad_to_three(launch.grid), *_pad_to_three(launch.block), launch.smem]
     if launch.has_attributes:
-        values += [*_pad_to_three(launch.cluster), launch.cooperative, launch.pdl, launch.carve_out]
-    numbers = dict(zip(list_launch_numbers(launch), values, strict=True))
+        expressions += _pad_to_three(launch.cluster)
+        expressions += [launch.cooperative, launch.pdl, launch.carve_out]
+    numbers = dict(zip(list_launch_numbers(launch), expressions, strict=True))
     for name, tile in signature.tensor_maps:
         numbers |= collect_map_numbers(name, tile)
     return numbers
 
 
 def _find_manifest_keys(number_name: str) -> tuple[str | int, ...]:
-    """Return where the script's table has a number: ("launch", "grid", 0) for "grid.x", and
-    ("args", "x_map") for "x_map.box.0"."""
+    """Return the keys that lead to a number in the script's table: ("launch", "grid", 0) for
+    "grid.x", and ("args", "x_map") for "x_map.box.0"."""
     name, _, part = number_name.partition(".")
     if part in _AXES:
         return ("launch", name, _AXES.index(part))
@@ -205,11 +209,11 @@ def _format_numbers(
         try:
             expression.check_names({*argument_numbers, *usable_names})
             if expression.names & argument_numbers.keys():
-                rest = expression.substitute(values)
+                substituted = expression.substitute(values)
                 # C would divide integers where the expression language has a fraction.
-                if rest.find_c_type() == "float":
+                if substituted.find_c_type() == "float":
                     raise _make_launch_error(number_name, expression, " is not an integer: use //")
-                c_expressions[slot] = rest.to_c(c_names)
+                c_expressions[slot] = substituted.to_c(c_names)
                 sources[slot] = f"{number_name} = {expression.source}"
         except ExprError as error:
             raise _make_launch_error(number_name, expression, f": {error.message}") from None
@@ -267,7 +271,7 @@ def _check_int64(name: str, value: int, *keys: str | int) -> int:
 
 
 def _format_symbol(recipe: Recipe) -> str:
-    """Return the assembly of the symbol's string, if the symbol is known only after the compile."""
+    """Return the assembly of the symbol's string; "" if the symbol is known before the compile."""
     if not kernel_names.is_symbol_looked_up(recipe):
         return ""
     name = kernel_names.VARIABLE

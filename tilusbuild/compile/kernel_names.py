@@ -53,11 +53,12 @@ def demangle_name(symbol: str) -> str:
     """Return the C++ name of a mangled function as a manifest writes it, without unnamed
     namespaces and template arguments; "" for a C name."""
     match = _MANGLED.match(symbol)
+    if match is None:
+        return ""
     parts: list[str] = []
-    offset = match.end() if match else len(symbol)
+    offset = match.end()
     # `_Z5saxpyi` has one part, `_ZN2v25blend5saxpyEi` several: each is a length and a name.
-    is_nested = match is not None and match[1] == "N"
-    while match and (not parts or is_nested):
+    while not parts or match[1] == "N":
         length_match = re.match(r"\d+", symbol[offset:])
         if length_match is None:
             break
@@ -77,8 +78,8 @@ def is_symbol_looked_up(recipe: Recipe) -> bool:
 
 
 def anchor_kernel(text: str) -> str:
-    """Return a source for NVRTC with an anchor, so that symbols are the same in each compile. NVRTC
-    instantiates the kernel itself."""
+    """Return the source `text` with an anchor for NVRTC, so that symbols are the same in each
+    compile. NVRTC instantiates the kernel itself."""
     return f"{text}\n{_NVRTC_ANCHOR}"
 
 
@@ -116,7 +117,7 @@ def make_symbol_edits(recipe: Recipe) -> tuple[str, ...]:
     """
     # `.global .align 8 .u64 tilus_kernel = _Z5saxpyi;` becomes `.asciz "_Z5saxpyi"` in the file.
     write_symbol = rf's/.* = ([^ ;]+);.*/.asciz "\1"/w {SYMBOL_FILE}'
-    # sed's `w` writes a file even if no line matches: an empty one says that there is no kernel.
+    # sed's `w` writes a file even if no line matches: an empty file means that there is no kernel.
     if not recipe.unit:
         return ("-e", rf"/\.u64 {VARIABLE} = /{{{write_symbol}", "-e", "d}")
     on_own_line = rf"/\.u64 {VARIABLE}_{find_unit_index(recipe)} = /{{{write_symbol}"

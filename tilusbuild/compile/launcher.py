@@ -1,8 +1,7 @@
 """The generated launcher: C that checks the arguments of a call and launches the kernel.
 
 A launcher depends on the signature, the symbol, the kind of the launcher and those launch
-expressions that use an argument: the schedules of an instance share it. Raises `ValueError` for a
-recipe that no launcher can serve.
+expressions that use an argument: the schedules of an instance share it.
 
 One object serves all schedules of a script, where host code in each makes a build three to four
 times as long. The price is C that we generate and must hold to CUDA's driver API
@@ -57,7 +56,8 @@ NO_CPU_LAUNCHER = LauncherKind("", cuda=False, starts_kernel=False, passes_strea
 def format_launcher(recipe: Recipe) -> str:
     """Return the launcher as one C file that includes only the C library's headers.
 
-    A program that is compiled again from its entry has its recorded launcher. Raises `ValueError`.
+    A program that is compiled again from its entry has its recorded launcher. Raises `ValueError`
+    for a recipe that no launcher can serve.
     """
     if recipe.recorded is not None:
         return recipe.recorded[LAUNCHER]
@@ -151,7 +151,7 @@ def _format_source(
     return "\n".join(part for part in parts if part)
 
 
-# The name is for messages up to here, and for the driver from here on.
+# C: `tl_name` is the manifest's name, for messages, up to here, and the symbol from here on.
 _SYMBOL = f"""\
 extern const char {VARIABLE}[] TL_HIDDEN;
 #define tl_name {VARIABLE}
@@ -177,11 +177,11 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
     ),
     "TL_NEW_FLOATS": lambda argument: argument.dtype in ("f8e8m0", "f4e2m1x2"),
 }
-# The same, where a launch has attributes.
+# The macro of a launch with attributes.
 _ATTRIBUTES = "TL_ATTRIBUTES"
-# The same, where a kernel's parameters are not the arguments' values, and where some are maps.
+# The macros of kernels whose parameters are not the arguments' values, and of tensor maps.
 _PARAMETERS, _MAPS = "TL_PARAMETERS", "TL_TENSOR_MAPS"
-# The same, where some arguments are copied to variables of the device code.
+# The macro of arguments that are copied to variables of the device code.
 _CONSTANTS = "TL_CONSTANTS"
 
 
@@ -257,7 +257,7 @@ def _format_template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argu
     values = [
         f"value[{index}].{_format_field(argument)}" for index, argument in enumerate(arguments)
     ]
-    structs, copies = [], []
+    structs, copies = [], []  # C of types, and of statements
     for index, argument in enumerate(arguments):
         if is_struct(argument.dtype):
             # A copy, because a caller's bytes may lie anywhere.
@@ -265,18 +265,18 @@ def _format_template_call(kind: LauncherKind, symbol: str, arguments: tuple[Argu
             copies.append(f"  tl_struct_{index} s{index};\n")
             copies.append(f"  memcpy(&s{index}, value[{index}].pointer, sizeof s{index});\n")
             types[index], values[index] = f"tl_struct_{index}", f"s{index}"
+    result, keyword, stream = "void", "", ""
     if kind.passes_stream:
+        result, keyword, stream = "int", "return ", ", void *stream"
         types.append("void *")
         values.append("stream")
     parameters = ", ".join(types) or "void"
-    result = "int" if kind.passes_stream else "void"
-    extra = ", void *stream" if kind.passes_stream else ""
     return f"""\
 {"".join(structs)}extern {result} tl_template({parameters}) __asm__({format_c_string(symbol)});
 
-static {result} tl_call_template(const tl_value *value{extra}) {{
+static {result} tl_call_template(const tl_value *value{stream}) {{
   (void)value;
-{"".join(copies)}  {"return " if kind.passes_stream else ""}tl_template({", ".join(values)});
+{"".join(copies)}  {keyword}tl_template({", ".join(values)});
 }}
 """
 

@@ -36,10 +36,10 @@ HERE = "/proc/self/cwd"
 SOURCE = f"{HERE}/source.cu"
 
 PRODUCT, OBJECT = "lib.so", "object.o"
-"""What a program is made into: a library, or one of a library's objects."""
+"""The file that a program is compiled to: a library, or one of a library's objects."""
 
 STAND_IN = "needed.s"
-"""What an empty library for each soname of `Link.needed` is made of."""
+"""The assembly file of the empty libraries, one for each soname of `Link.needed`."""
 _NO_MAPPING = '.section .note.GNU-stack,"",%progbits\n'
 
 EXPORTS_MAP = "exports.map"
@@ -130,7 +130,7 @@ class Options(Struct, frozen=True):
     defines: tuple[tuple[str, str], ...] = ()
     std: str = "c++17"
     host_march: str | None = None
-    """None: x86-64-v2, or armv8-a."""
+    """The `-march` of host code; None for x86-64-v2 or armv8-a."""
     cudart: str = "static"
     """How host code gets the CUDA runtime: "static" or "shared"."""
 
@@ -139,15 +139,15 @@ class PartOptions(Struct, frozen=True):
     """How a library's object is compiled."""
 
     language: str = "cu"
-    """Of its source: "cu", "c++" or "c"."""
+    """The language of the source: "cu", "c++" or "c"."""
     rdc: bool = False
     """Whether device code is relocatable, and is linked again with the library."""
     seeded: bool = False
     """Whether nvcc has `-frandom-seed`."""
     written: bool = False
-    """Whether the flags are the whole command of another build, with the directories of headers
-    where it has them: standard, macros and architectures are among them, and no more is added than
-    what keeps names and directories of this machine out of the object."""
+    """Whether the flags are the whole command of another build, with its standard, macros,
+    architectures, and directories of headers in their places. Then only those flags are added that
+    keep names and directories of this machine out of the object."""
 
 
 class Recipe(Struct, frozen=True):
@@ -164,7 +164,7 @@ class Recipe(Struct, frozen=True):
     launch: Launch | None
     """None if the pipeline's launcher starts no kernel."""
     constants: Mapping[str, Value]
-    """The names that the launch's expressions see: parameters, schedule, derived values."""
+    """The values that the launch's expressions see, by name: parameters, schedule, derived."""
     includes: Includes = Includes()
     options: Options = Options()
     prune: Prune | None = None
@@ -174,9 +174,9 @@ class Recipe(Struct, frozen=True):
     headers: Mapping[str, str] = field(default_factory=dict)
     """Headers that were rendered for the program, by the name that it includes them by."""
     part: PartOptions = PartOptions()
-    """Where the program is an object, or a library of objects."""
+    """For a program that is an object, or a library of objects."""
     link: Link | None = None
-    """Where the program is a library of objects."""
+    """For a program that is a library of objects; None for others."""
     recorded: Mapping[str, str] | None = None
     """The generated files, with the launcher, of a program that is compiled again from its entry.
     Signature and launch are then unknown, and are not checked."""
@@ -236,7 +236,7 @@ def is_placeholder(word: str) -> bool:
 class Tools(Struct, frozen=True):
     """The tools of one toolchain as a compile uses them: paths and environment.
 
-    Making one looks for tools beside others, so it is made where one is run."""
+    `collect_tools` looks for files, so a compile calls it, and a plan does not."""
 
     paths: Mapping[str, tuple[str, ...]]
     environment: Mapping[str, str]
@@ -249,7 +249,7 @@ class Tools(Struct, frozen=True):
     links: Mapping[str, str] = field(default_factory=dict)
     """The tools that others look up by name, in `TOOLS`: name to path."""
     reach: Reach | None = None
-    """The files of the machine that a compile needs; None switches off the check of reads."""
+    """The files of the machine that a compile needs; with None, reads are not checked."""
     ld_lists: bool = False
     """Whether the linker can list the files that it read."""
 
@@ -277,7 +277,7 @@ class LauncherKind(Struct, frozen=True):
 
     @property
     def is_there(self) -> bool:
-        """Whether there is one."""
+        """Whether there is a launcher: objects and libraries of objects have none."""
         return bool(self.part)
 
 
@@ -314,12 +314,12 @@ class Pipeline(ABC):
     groups: ClassVar[bool] = False
     """Whether programs with one source can be one translation unit."""
     standards: ClassVar[tuple[str, ...] | None] = None
-    """The values of `std` that the compiler knows; None: it reports an unknown one itself."""
+    """The values of `std` that the compiler knows; None if the compiler itself reports others."""
 
     def can_compile(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
-        """Return whether it compiles a script: `target` is "cpu" or "cuda", `has_kernel` whether
-        tilusbuild launches the script's kernel, `device_compiler` "nvcc" or "nvrtc". The pipelines
-        of libraries are chosen by a script's form."""
+        """Return whether the pipeline compiles a script: `target` is "cpu" or "cuda", `has_kernel`
+        whether tilusbuild launches the script's kernel, `device_compiler` "nvcc" or "nvrtc". False
+        for pipelines of libraries, which are chosen by a script's form."""
         return False
 
     @abstractmethod

@@ -119,19 +119,20 @@ def _format_inputs(recipe: Recipe) -> str:
     input_names += [("part", "rdc"), ("part", "seeded")]
     # Only the pipeline knows which inputs it reads: so each is set to its default, and stays there
     # if the steps are still the same.
+    reduced = recipe
     for field, name in input_names:
-        inputs = getattr(recipe, field)
+        inputs = getattr(reduced, field)
         default = getattr(type(inputs)(), name)
-        recipe_with_default = replace(recipe, **{field: replace(inputs, **{name: default})})
-        if list_steps(recipe_with_default) == steps:
-            recipe = recipe_with_default
+        candidate = replace(reduced, **{field: replace(inputs, **{name: default})})
+        if list_steps(candidate) == steps:
+            reduced = candidate
     inputs_of_script = RecipeInputs(
-        **asdict(recipe.options),
-        compiler=recipe.pipeline.compiler,
-        roots=recipe.includes.roots,
-        unit=recipe.unit,
-        part=None if recipe.part == PartOptions() else recipe.part,
-        link=recipe.link,
+        **asdict(reduced.options),
+        compiler=reduced.pipeline.compiler,
+        roots=reduced.includes.roots,
+        unit=reduced.unit,
+        part=None if reduced.part == PartOptions() else reduced.part,
+        link=reduced.link,
     )
     return f"{GIVEN}{json.dumps(to_builtins(inputs_of_script))}\n"
 
@@ -142,6 +143,7 @@ def format_command_lines(recipe: Recipe) -> list[str]:
 
 
 def _format_step(step: Step) -> str:
+    """Return a step as a line of `options.txt`."""
     line = " ".join(word if is_placeholder(word) else _quote_argument(word) for word in step.argv)
     # A step that fails for all programs of a unit is run for this program alone.
     return f"{line} || {_format_step(step.by_itself)}" if step.alone else line
@@ -154,7 +156,7 @@ _digest = lru_cache(maxsize=64)(sha256_text)
 @lru_cache(maxsize=1024)
 def _quote_argument(word: str) -> str:
     """Return an argument quoted for a shell, on one line."""
-    # `$'\\n'` between quotes: a line of `options.txt` is one command.
+    # bash reads `'a'$'\n''b'` as a, newline, b: a line of `options.txt` is one command.
     return shlex.quote(word).replace("\n", "'$'\\n''")
 
 
@@ -168,7 +170,7 @@ def collect_module_files(
     launcher can serve the recipe.
     """
     pipeline = recipe.pipeline
-    source = {"source.cu": recipe.source} if recipe.pipeline.has_source else {}
+    source = {"source.cu": recipe.source} if pipeline.has_source else {}
     texts = {**source, **pipeline.fixed_files, **pipeline.collect_own_files(recipe)}
     fingerprint = pipeline.select_fingerprint(recipe, toolchain)
     if launcher is None and pipeline.launcher.is_there:
@@ -180,8 +182,8 @@ def collect_module_files(
 def lay_out_launcher(
     recipe: Recipe, launcher_o: bytes | None = None
 ) -> tuple[str, Mapping[str, bytes]]:
-    """Return the digest and the files by name of the directory that holds a launcher. Programs
-    share it.
+    """Return the digest, and the files by name, of the directory of a launcher. Programs share the
+    directory.
 
     The layout is that of a directory of headers, so that one rule finds, checks and collects both.
     `launcher_o` is the launcher's object (`compile_launcher`), for pipelines that ship it. Raises
@@ -223,12 +225,12 @@ _SHELL_WORDS = {
 
 
 def format_compile_script(
-    recipe: Recipe, inputs: Sequence[str], launcher: str, toolchain: Iterable[str]
+    recipe: Recipe, inputs: Sequence[str], launcher: str, fingerprint: Iterable[str]
 ) -> str:
     """Return `compile.sh` of a program whose `module/` holds the files `inputs`.
 
-    `launcher` is the digest of the launcher's directory; `toolchain` are the fingerprint's lines,
-    which the script repeats in a comment. Words from the manifest are quoted for the shell.
+    `launcher` is the digest of the launcher's directory, or ""; `fingerprint` are the lines of the
+    tools, for a comment of the script. Words from the manifest are quoted for the shell.
     """
     pipeline = recipe.pipeline
     # Where no C compiler is needed, the launcher's object is copied and its step left out.
@@ -252,7 +254,7 @@ def format_compile_script(
     text = "".join(
         [
             _HEAD.replace("@TOOLS@", variables),
-            "".join(f"#   {line}\n" for line in toolchain),
+            "".join(f"#   {line}\n" for line in fingerprint),
             _format_inputs(recipe),
             _SETUP.replace("@UNSET@", " ".join(sorted(_UNSET))),
             defaults.replace("@SHARED@", launcher),
@@ -278,13 +280,13 @@ def format_compile_script(
 
 
 def _format_command(step: Step) -> str:
-    """Return a step as lines of `compile.sh`, with a shell variable for each tool."""
+    """Return a step as a line of `compile.sh`, with a shell variable for each tool."""
     words = (
         _SHELL_WORDS[word] if is_placeholder(word) and word in _SHELL_WORDS else shlex.quote(word)
         for word in step.argv
     )
-    line = f"run {' '.join(words)}\n"
-    return f"{line[:-1]} || {_format_command(step.by_itself)}" if step.alone else line
+    command = f"run {' '.join(words)}"
+    return f"{command} || {_format_command(step.by_itself)}" if step.alone else f"{command}\n"
 
 
 def _format_header_commands(recipe: Recipe) -> str:

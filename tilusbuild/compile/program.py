@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import Struct, field
 
-from tilusbuild.compile import checks, declared, units
+from tilusbuild.compile import checks, declared
 from tilusbuild.compile.causes import (
     ProgramInputs,
     StepError,
@@ -39,7 +39,7 @@ from tilusbuild.compile.steps import (
     format_object_name,
     list_steps,
 )
-from tilusbuild.compile.units import UnitOutput, UnitSteps
+from tilusbuild.compile.units import UnitOutput, UnitSteps, extract_kernel, find_entries
 from tilusbuild.errors import Diagnostic
 from tilusbuild.process.base import Command, CompletedCommand, Runner, WorkerRun
 from tilusbuild.runtime.regular import read_bytes, try_read_text
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from tilusbuild.toolchain import Toolchain
 
 
-_NAME_OFFSET = 64 + 2  # behind a sha256 and two blanks
+_NAME_OFFSET = 64 + 2  # of a name in a line of MANIFEST: behind a sha256 and two blanks
+_FIXED_TIMES = (1, 1)  # atime and mtime in seconds: with -lineinfo, ptxas writes mtimes into code
 
 
 def compile_launcher(
@@ -62,8 +63,7 @@ def compile_launcher(
     timeout: float | None = None,
 ) -> bytes | Compiled:
     """Return the launcher's object from the store, or compile it in a directory beside the stage.
-    Return the outcome if the compile fails. Raises `CancelledError` and `OSError`.
-    """
+    Return the outcome if the compile fails. Raises `CancelledError` and `OSError`."""
     work = f"{stage}.launcher"
     compiling = Compile(recipe, collect_tools(toolchain), stage, work, runner, launchers, timeout)
     try:
@@ -118,7 +118,7 @@ def compile_program(
 
 
 def _finish_compile(stage: str, outcome: Compiled) -> Compiled:
-    """Write the log with the reason, and return the outcome."""
+    """Write an outcome's log and reason to the stage, and return the outcome."""
     log = outcome.log
     if outcome.reason and outcome.reason not in log:
         log = f"{log}{outcome.reason}\n"
@@ -158,7 +158,8 @@ class Compile(Struct):
             os.symlink(os.path.abspath(path), self.locate_file(TOOLS, name))
 
     def prepare_directory(self, include_dir: str | None) -> None:
-        """Create the private directory with copies of the inputs and a link to the headers."""
+        """Create the private directory with copies of the inputs, and a link to the headers or
+        copies of them. Set `include_dir`."""
         pipeline = self.recipe.pipeline
         self.include_dir = include_dir and os.path.abspath(include_dir)
         module = os.path.join(self.stage, "module")
@@ -167,14 +168,13 @@ class Compile(Struct):
             source = os.path.join(module, name)
             if os.path.exists(source):
                 shutil.copyfile(source, self.locate_file(name))
-                # With -lineinfo, ptxas writes its inputs' times into the code.
-                os.utime(self.locate_file(name), (1, 1))
+                os.utime(self.locate_file(name), _FIXED_TIMES)
         headers = self.locate_file("include")
         if include_dir is not None and pipeline.copies_headers(self.recipe):
             shutil.copytree(include_dir, headers)
             for parent, _, names in os.walk(headers):
                 for name in names:
-                    os.utime(os.path.join(parent, name), (1, 1))
+                    os.utime(os.path.join(parent, name), _FIXED_TIMES)
         elif include_dir is not None:
             os.symlink(os.path.abspath(include_dir), headers)
         for link, directory in pipeline.list_links(self.recipe, self.tools).items():
@@ -235,8 +235,8 @@ class Compile(Struct):
         raise StepError(cause, error)
 
     def _check_source(self) -> None:
-        """Raise `StepError` for a source that the compiler would accept by mistake, and for one
-        whose reads by NVRTC nothing confines."""
+        """Raise `StepError` for a source that the compiler would accept by mistake, and for one of
+        NVRTC whose reads nothing confines."""
         headers = self.locate_file("include")
         headers_directory = os.path.realpath(headers) if os.path.exists(headers) else None
         if error := self.recipe.pipeline.find_source_problem(self.recipe, headers_directory):
@@ -279,30 +279,29 @@ class Compile(Struct):
         """Read the output of a unit's step from the store, or run the step and store its output. If
         the step fails for the unit, run it for this program alone. Raises `StepError`."""
 
-        def run_own_step() -> UnitOutput:
+        def run_for_unit() -> UnitOutput:
             log_count = len(self.logs)
             try:
                 self._run_step(step)
                 ptx = read_bytes(path)
-                return UnitOutput(ptx, "".join(self.logs[log_count:]), units.find_entries(ptx))
+                return UnitOutput(ptx, "".join(self.logs[log_count:]), find_entries(ptx))
             except StepError as error:
                 if error.cause.status not in RECORDED:
                     raise
-                return UnitOutput(None, "")
+                return UnitOutput(output=None, log="")  # the kernels do not compile together
             finally:
                 # The log of the unit's output is added below, for the program that ran the step as
                 # for those that read its output from the store.
                 del self.logs[log_count:]
 
-        # The store may hold a failure: the kernels do not compile together.
-        unit_output = self.units.load_or_run(self.recipe, step, run_own_step)
+        unit_output = self.units.load_or_run(self.recipe, step, run_for_unit)
         if unit_output.output is None:
             count = len(self.recipe.unit)
             self.logs.append(f"{count} kernels do not compile together: this one compiles alone\n")
             self._run_step(step.by_itself)
             return
         with open(path, "wb") as file:
-            file.write(units.extract_kernel(self.recipe, unit_output.output, unit_output.kernels))
+            file.write(extract_kernel(self.recipe, unit_output.output, unit_output.kernels))
         self.logs.append(unit_output.log)
 
     def _run_step(self, step: Step) -> None:
@@ -347,8 +346,8 @@ class Compile(Struct):
         )
 
     def _list_promised_headers(self) -> frozenset[str] | None:
-        """Return the names of the program's headers; None if a computed include leaves them open or
-        the list is missing."""
+        """Return the names of the program's headers; None if a computed include leaves the names
+        open, or the list is missing."""
         if any(note.undetermined for note in self.notes):
             return None
         if self.recipe.includes.digest is None:

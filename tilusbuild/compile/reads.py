@@ -70,8 +70,8 @@ def detect_landlock() -> int:
 
 
 class CompileReads(Struct, frozen=True):
-    """The reads of one compile. `work` is its private directory, `headers` the one of its
-    headers."""
+    """The reads of one compile. `work` is the compile's private directory, and `headers` the
+    directory of the program's headers, if there are any."""
 
     tools: Tools
     work: str
@@ -120,6 +120,8 @@ class CompileReads(Struct, frozen=True):
         return self._make_sandbox(reach.tools)
 
     def _make_sandbox(self, tools: tuple[str, ...]) -> Sandbox | None:
+        """Return a sandbox that opens the paths `tools`, headers and the private directory; None if
+        it is switched off or the kernel has no Landlock."""
         reach = self.tools.reach
         if reach is None or not reach.sandboxed or not detect_landlock():
             return None
@@ -231,15 +233,16 @@ class CompileReads(Struct, frozen=True):
             for directory in (self.work, self.headers)
             if directory is not None
         )
-        for path in paths:
-            is_private = path.startswith(HERE) or not path.startswith("/")
+        for name in paths:
+            is_private = name.startswith(HERE) or not name.startswith("/")
+            path = name
             if is_private:
-                path = os.path.join(self.work, path.removeprefix(HERE).lstrip("/"))
+                path = os.path.join(self.work, name.removeprefix(HERE).lstrip("/"))
             if _is_system_file_below(path, covered):
                 continue
+            # The private directory also has the assembler's input, and the links to gcc's tools.
             if _is_below_any(os.path.realpath(path), program_directories):
                 continue
-            # The assembler's input, and the directories of gcc's own programs in its messages.
             yield os.path.normpath(path) if is_private else path
 
 
@@ -261,7 +264,8 @@ def _is_assembly_step(step: Step) -> bool:
 
 @lru_cache(maxsize=8192)
 def _is_system_file_below(path: str, directories: tuple[str, ...]) -> bool:
-    """Return `_is_below_any`, cached: every program of a build includes the system's headers."""
+    """Return whether the real path of a file is in one of the directories. The answer is cached,
+    since every program of a build includes the system's headers."""
     return _is_below_any(os.path.realpath(path), directories)
 
 

@@ -62,13 +62,13 @@ NVRTC_COMMAND = "nvrtc_command.py"
 
 CC_FLAGS = (
     "-std=gnu11",
-    # It is in every library, and most of it is for calls that are wrong.
+    # For size: the launcher is in every library, and most of its code is for wrong calls.
     "-Os",
     "-g0",
     "-fPIC",
     # All symbols are bound when the library is loaded.
     "-fno-plt",
-    # ld goes on without a word where it cannot read a section that it may merge: there is none.
+    # No section that ld may merge: ld reports no error for one that it cannot read.
     "-fno-merge-constants",
     "-fno-ident",
     "-fvisibility=hidden",
@@ -76,15 +76,16 @@ CC_FLAGS = (
     "-fno-stack-protector",
     "-U_FORTIFY_SOURCE",
 )
-"""For the launcher. The unwind tables stay: debuggers and a template's exceptions need them."""
+"""The C compiler's flags for the launcher. The unwind tables stay: debuggers and a template's
+exceptions need them."""
 
 LIBRARY_FLAGS = ("--build-id=none", "-s", "-z", "noexecstack", "-z", "relro", "-z", "now")
-"""For the linker, of every library."""
+"""The linker's flags for every library."""
 ONE_SEGMENT_FLAGS = ("-z", "noseparate-code")
-"""For libraries with a launcher: code and constants are one segment. Three would each begin at a
-page, which is up to 8 kB of the file, and two more mappings in a process."""
+"""The linker's flags for libraries with a launcher: code and constants are one segment. Three
+segments would each begin at a page: up to 8 kB of the file, and two mappings more in a process."""
 EXPORT_FLAGS = (*ONE_SEGMENT_FLAGS, f"--version-script={EXPORTS_MAP}")
-"""For libraries of objects that a compiler made: they export nothing but the launcher."""
+"""The linker's flags for a launcher and a compiler's object: only the launcher is exported."""
 
 
 def find_launcher(directories: Iterable[str]) -> str | None:
@@ -166,8 +167,8 @@ DEFINE_FLAGS = ("-D", "--define-macro", "-define-macro")
 
 
 def protect_user_flags(recipe: Recipe) -> tuple[str, ...]:
-    """Return the user's flags, marked so that none is replaced as a placeholder. An imported
-    build's `TOOLKIT` is replaced."""
+    """Return the user's flags as `UserWord`s where they look like placeholders. Of an imported
+    build, `TOOLKIT` stays a placeholder."""
     replaceable = TOOLKIT if recipe.part.written else None
     return tuple(
         UserWord(flag) if is_placeholder(flag) and flag != replaceable else flag

@@ -29,7 +29,7 @@ from tilusbuild.state.files import sha256_text
 MAX_KEPT = 1 << 30
 MAX_IN_MEMORY = 64 << 20
 """Bytes in the directory, and of the entries used last in memory. Programs of a unit are mostly
-built in turn, and each would read and digest its PTX again: tens of megabytes."""
+built in turn, and each would read and digest the unit's PTX again: tens of megabytes."""
 
 
 class PtxSpan(NamedTuple):
@@ -45,10 +45,10 @@ class UnitOutput(Struct, frozen=True):
     """The output and the log of a step."""
 
     output: bytes | None
-    """None: the step failed for the unit, and each program runs its own."""
+    """None if the step failed for the unit: each program then runs the step alone."""
     log: str
     kernels: Sequence[PtxSpan] = ()
-    """The kernels of PTX output: a program needs only its own."""
+    """The kernels of PTX output; a program needs one of them."""
 
 
 class UnitSteps(Struct):
@@ -61,16 +61,16 @@ class UnitSteps(Struct):
     """The keys that the program has read."""
 
     def load_or_run(self, recipe: Recipe, step: Step, make: Callable[[], UnitOutput]) -> UnitOutput:
-        """Return the step's output from the store; call `make` and store its result if there is
-        none. Raises what `make` raises."""
+        """Return the step's output from the store; if the store has none, return what `make`
+        returns, and store it. Add the key to `used`. Raises what `make` raises."""
         parts = (*step.argv, recipe.source, recipe.includes.digest or "", self.tools)
         for name, text in sorted(recipe.headers.items()):
             parts += (name, text)
         # The kernel's own name is not in the key: the source names all kernels of the unit.
         key = sha256_text("\0".join(parts))
         self.used.add(key)
-        data = self.store.get_or_make(key, lambda: msgspec.msgpack.encode(make()))
-        return msgspec.msgpack.decode(data, type=UnitOutput)
+        encoded = self.store.get_or_make(key, lambda: msgspec.msgpack.encode(make()))
+        return msgspec.msgpack.decode(encoded, type=UnitOutput)
 
     def forget_used(self) -> None:
         """Remove the outputs that the program read, so that the next compile runs the steps."""
@@ -137,12 +137,12 @@ def extract_kernel(recipe: Recipe, ptx: bytes, kernels: Sequence[PtxSpan]) -> by
     if recipe.ptx or prefix_offset < 0 or symbol_end < 0:
         return ptx
     own_symbol = ptx[prefix_offset + len(prefix) : symbol_end]
-    pieces, offset = [], 0
+    kept_pieces, kept_from = [], 0
     for kernel in kernels:
         if kernel.symbol.encode() != own_symbol:
-            pieces.append(ptx[offset : kernel.begin])
-            offset = kernel.end
-    remaining = b"".join((*pieces, ptx[offset:]))
+            kept_pieces.append(ptx[kept_from : kernel.begin])
+            kept_from = kernel.end
+    remaining = b"".join((*kept_pieces, ptx[kept_from:]))
     # The variables name every kernel, and comments do not matter.
     searched_text = _COMMENT.sub(b"", _VARIABLE_LINE.sub(b"", remaining))
     removed_symbols = {kernel.symbol.encode() for kernel in kernels} - {own_symbol}
