@@ -42,7 +42,7 @@ from tilusbuild.jit.request import (
     to_request,
 )
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.planner import Plan, Planner
+from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import StoppedError
 from tilusbuild.report.plain import PlainReporter
 from tilusbuild.report.summary import find_first_error
@@ -84,7 +84,7 @@ class CachedKernel(Kernel):
         """`launch` calls the program. `out` has the positions of the outputs, None for the declared
         ones. `hold` keeps the program's files from being removed."""
         self.backend = backend
-        """ "tvm_ffi", "ctypes" or "nvrtc"."""
+        """The name of the execution backend: "tvm_ffi", "ctypes" or "nvrtc"."""
         self.script = script if out is None else _mark_outputs(script, out)
         """The description of the kernel: target, constants, schedule and arguments."""
         super().__init__([self.script], hold=hold, launch=launch)
@@ -139,22 +139,22 @@ def _mark_outputs(script: Script, out: Sequence[int]) -> Script:
     tensor."""
     passed = arrays.list_call_arguments(script)
     outputs = set()
-    for index in out:
+    for index in out:  # from the end if it is negative, as in a list
         if not -len(passed) <= index < len(passed):
             raise input_error(
                 f"out_idx {index}: {script.name} is called with {len(passed)} arguments"
             )
-        if passed[index].dims is None:
-            raise input_error(f"out_idx {index}: {passed[index].name} is not a tensor")
-        outputs.add(passed[index].name)
-    return script._replace(
-        arguments=tuple(a._replace(out=a.name in outputs) for a in script.arguments)
-    )
+        argument = passed[index]
+        if argument.dims is None:
+            raise input_error(f"out_idx {index}: {argument.name} is not a tensor")
+        outputs.add(argument.name)
+    marked = (argument._replace(out=argument.name in outputs) for argument in script.arguments)
+    return script._replace(arguments=tuple(marked))
 
 
 class _KernelSlot(Struct):
-    """The memory of one request. `lock` is held while its kernel is built; `kernel` and `inputs`
-    are None before the first build."""
+    """The kernel of one request. `lock` is held during a build; `kernel` and `inputs` are None
+    before the first build."""
 
     lock: threading.Lock
     kernel: CachedKernel | None = None
@@ -262,9 +262,10 @@ class KernelCache:
                     slot.kernel.release_files()
         clear_requested_kernels(get_cache_dir())
 
-    def _count_kernel(self, name: str) -> None:
+    def _count_kernel(self, stat: str) -> None:
+        """Add 1 to a field of `stats`."""
         with self._lock:
-            self._stats = replace(self._stats, **{name: getattr(self._stats, name) + 1})
+            self._stats = replace(self._stats, **{stat: getattr(self._stats, stat) + 1})
 
 
 class KernelInputs:
@@ -303,21 +304,19 @@ class KernelInputs:
 
 
 def plan_default(project: Project, script: str, target: str) -> tuple[Plan, PlanSelection]:
-    """Plan the default program (level 0) of a script for a target. Neither reads nor writes the
-    remembered plans. Raises `InputError`."""
+    """Plan the default program (level 0) of a script for a target, and return the plan and its
+    selection. Remembered plans are neither read nor written. Raises `InputError`."""
     selection = PlanSelection((script,), (target,), level=0)
-    usual = project.make_planner(selection)
-    # The same planner without the memo: one program must not replace the remembered plan of the
-    # project.
-    planner = Planner(usual.manifest, usual.toolchains, usual.renderer, usual.memory)
+    # Without the memo: one program must not replace the remembered plan of the project.
+    planner = replace(project.make_planner(selection), memo=None)
     return planner.make_plan(selection), selection
 
 
 def _build_kernel(
     opened: OpenedRequest, kernel_request: KernelRequest
 ) -> tuple[Script, bool, KernelInputs]:
-    """Build the requested program into the cache, unless it is there, and record it in the index.
-    Return its script, whether a compiler ran, and the inputs.
+    """Build the requested program into the cache, unless the cache has it, and record it in the
+    index. Return the script of the program, whether a compiler ran, and the inputs.
 
     Raises `InputError`, `CacheError`, `KernelNotBuilt`, and `StoppedError` on a signal.
     """
@@ -374,29 +373,32 @@ class KernelNotBuilt(TilusbuildError):  # noqa: N818 - named for what is the cas
 
 
 def clear_requested_kernels(root: str) -> None:
-    """Remove the scripts that only kernel caches requested from the cache tree at `root`.
+    """Remove from the cache tree at `root` the scripts that only kernel caches requested, programs
+    that only those scripts have, and the projects of `Source`s.
 
-    Also remove their programs that no other script has, and the projects of `Source`s. A script
-    that a process has loaded stays, out of the index. Wait for builds that use the cache. Raises
-    `CacheError` and `CorruptFileError`.
+    A script that a process has loaded stays, but leaves the index. Wait for builds that use the
+    cache. Raises `CacheError` and `CorruptFileError`.
     """
     cache = Tree(root)
     if not os.path.isdir(root) or not cache.exists():
         return
     projects = read_index(cache)
     jit_names = [name for name in projects if name.startswith(JIT_ROOT_PREFIX)]
+    # (directory, hash) of each script
     requested = {pair for name in jit_names for pair in projects.pop(name).scripts}
     # Scripts that a remaining project has, too, stay.
     requested -= {pair for project in projects.values() for pair in project.scripts}
-    # The index forgets them before they are removed, so that it never names what is gone.
+    # The index forgets scripts before they are removed, so that it never names a missing one.
     forget_projects(cache, jit_names)
     with hold_exclusive_use(cache, wait=True):
-        programs = {(s.directory, s.hash): s.programs for s in list_scripts(cache)}
+        programs_of = {
+            (listing.directory, listing.hash): listing.programs for listing in list_scripts(cache)
+        }
         # Programs are removed after their scripts, and only if no other script lists them.
         unused: set[str] = set()
         for pair in requested:
             if remove_unread(cache, *pair):
-                unused.update(programs.pop(pair, ()))
-        for program in unused.difference(*programs.values()):
+                unused.update(programs_of.pop(pair, ()))
+        for program in unused.difference(*programs_of.values()):
             cache.remove_entry(cache.program_path(program))
     shutil.rmtree(os.path.join(cache.state_path, SOURCES), ignore_errors=True)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict
 
 from tilusbuild.arch import ArchError, parse_arch
 from tilusbuild.builder.project import Project
@@ -67,13 +67,15 @@ class KernelRequest(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return a text that is equal for requests of the same kernel. `verbose` is not part of
-        it."""
+        """Return a text that is equal for equal requests. The text has all fields but `verbose`,
+        and the content of a `Source`."""
+        fields = asdict(self)
+        del fields["verbose"]
         source = self.source
         if isinstance(source, Source):
-            source = repr((source.text, source.name, source.table))
-        # Compared as text, because `True == 1 == 1.0`, and these make different kernels.
-        return repr(replace(self, source=source, verbose=False))
+            fields["source"] = (source.text, source.name, source.table)
+        # A text, because `True == 1 == 1.0`, and these make different kernels.
+        return repr(fields)
 
     def has_config(self, name: str) -> bool:
         """Return whether a pass config is on."""
@@ -178,7 +180,7 @@ def _split_script_name(source: Source | str | os.PathLike[str]) -> tuple[str, st
 
 TEMPLATE = "kernel.cu.j2"
 SOURCES = "sources"
-"""The directory of their projects, in the cache's directory for state."""
+"""The directory of the projects of `Source`s, in the cache's directory for state."""
 
 
 class Source:
@@ -186,7 +188,7 @@ class Source:
 
     `Source(text, kernel="scale", args={…}, launch={…}, space={…})`: the keywords are the table's
     keys, with `_` for `-`. `name` is the script's name; without it, the kernel's. `KernelCache`
-    checks them, and raises `InputError`, when it makes a kernel.
+    checks the keys, and raises `InputError`, when a kernel is requested.
     """
 
     __slots__ = ("name", "table", "text")
@@ -205,27 +207,27 @@ class Source:
     def __repr__(self) -> str:
         return f"<Source {self.name}>"
 
-    def write_project(self, above: str, target: str, declared: Mapping[str, Any]) -> str:
-        """Write a project with this script and one target below the directory `above`, under the
-        digest of its content, and return its path. Equal files are not written again. `declared` is
-        the target's table. Raises `InputError`."""
+    def write_project(self, parent: str, target: str, target_table: Mapping[str, Any]) -> str:
+        """Write a project with this script and one target, and return the project's directory: in
+        `parent`, named by the digest of the project. Equal files are not written again. Raises
+        `InputError`."""
         _check_table_value(self.table)
         tables = {
             "project": {"name": "kernel-cache", "version": "0"},
-            f"target.{format_toml_key(target)}": declared,
+            f"target.{format_toml_key(target)}": target_table,
             f"script.{format_toml_key(self.name)}": {"template": TEMPLATE, **self.table},
         }
         manifest = "edition = 1\n"
         # One key a line, so that an error shows the line of its key.
-        for name, table in tables.items():
-            manifest += f"\n[{name}]\n"
+        for table_name, table in tables.items():
+            manifest += f"\n[{table_name}]\n"
             for key, value in table.items():
                 manifest += f"{format_toml_key(key)} = {format_toml(value)}\n"
-        directory = os.path.join(above, sha256_text(f"{manifest}\0{self.text}"))
+        directory = os.path.join(parent, sha256_text(f"{manifest}\0{self.text}"))
         try:
             os.makedirs(directory, exist_ok=True)
-            for name, text in {"tilus.toml": manifest, TEMPLATE: self.text}.items():
-                path, data = os.path.join(directory, name), text.encode()
+            for file_name, text in {"tilus.toml": manifest, TEMPLATE: self.text}.items():
+                path, data = os.path.join(directory, file_name), text.encode()
                 # A file that is written again would have a new stamp, and all would be read again.
                 if try_read_bytes(path) != data:
                     write_atomic(path, data)
@@ -264,13 +266,13 @@ def open_requested(request: KernelRequest) -> OpenedRequest:
     # Nothing of the project is read before this.
     start = time.monotonic_ns()
     if isinstance(request.source, Source):
-        target, declared = _choose_target_of_source(request.target)
+        target, target_table = _choose_target_of_source(request.target)
         cache, script = Tree(get_cache_dir()), request.source.name
         settings["cache-dir"] = cache.root
         # A cache writes nothing into a directory without its mark, so the mark comes first.
         cache.ensure_complete()
         sources_directory = os.path.join(cache.state_path, SOURCES)
-        directory = request.source.write_project(sources_directory, target, declared)
+        directory = request.source.write_project(sources_directory, target, target_table)
         project = Project.open(directory, settings, os.environ)
     else:
         project, script = Project.open(request.directory, settings, os.environ), request.source
@@ -284,8 +286,8 @@ def open_requested(request: KernelRequest) -> OpenedRequest:
             hint='execution_backend="tvm_ffi" or "ctypes" run there',
         )
     project.manifest = _narrow_manifest(project.manifest, script, target, request)
-    # The time `start` by the file system's clock. A file that is written later may have been read
-    # before that.
+    # The time `start` by the file system's clock: a file with a later time may have been read
+    # before it was written.
     read_since = project.clock.read_time().subtract(time.monotonic_ns() - start)
     return OpenedRequest(project, script, target, read_since)
 
@@ -302,10 +304,10 @@ def _choose_target_of_source(word: str) -> tuple[str, Mapping[str, Any]]:
             )
         word = gpu.arch if gpu else "cpu"
     try:
-        name = parse_arch(word).name
+        arch = parse_arch(word).name
     except ArchError as error:
         raise input_error(f'target: "{word}" is not an architecture', hint=error.hint) from None
-    return name, {"arch": name}
+    return arch, {"arch": arch}
 
 
 def _choose_target_of_script(manifest: Manifest, script: str, word: str) -> str:
@@ -368,19 +370,18 @@ def _narrow_manifest(
     )
     changes: dict[str, Any] = {"scripts": {**manifest.scripts, script: narrowed}}
     if request.target_host is not None:
-        march, toolchain = {"host_march": request.target_host}, manifest.toolchain
-        named = {name: tools.replace_values(**march) for name, tools in toolchain.named.items()}
-        changes["toolchain"] = toolchain.replace_values(**march, named=named)
+        march, default = request.target_host, manifest.toolchain
+        named = {n: tools.replace_values(host_march=march) for n, tools in default.named.items()}
+        changes["toolchain"] = default.replace_values(host_march=march, named=named)
     if request.has_config("line_directives"):
         changes["build"] = manifest.build.replace_values(line_directives=True)
-    flags, declared = request.flags, manifest.targets[target]
-    if declared.is_cpu:
-        declared = declared.replace_values(flags=(*declared.flags, *flags))
-        return manifest.replace_values(**changes, targets={**manifest.targets, target: declared})
-    if request.has_config("disable_ptxas_opt"):
-        flags = (*flags, "--ptxas-options=-O0")
-    # These flags come last, so that a request takes precedence over the manifest.
-    return manifest.replace_values(**changes).with_last_flags(flags)
+    # The requested flags come last, so that a request takes precedence over the manifest.
+    old_target = manifest.targets[target]
+    if old_target.is_cpu:
+        new_target = old_target.replace_values(flags=(*old_target.flags, *request.flags))
+        return manifest.replace_values(**changes, targets={**manifest.targets, target: new_target})
+    ptxas_flags = ("--ptxas-options=-O0",) if request.has_config("disable_ptxas_opt") else ()
+    return manifest.replace_values(**changes).with_last_flags((*request.flags, *ptxas_flags))
 
 
 def _check_compile_options(
@@ -390,8 +391,8 @@ def _check_compile_options(
     # The rules are those for a manifest's flags: flags are part of the hash, so they may only
     # affect what the hash covers.
     unsafe = manifest.build.unsafe_flags or manifest.scripts[script].unsafe_flags
-    cpu = manifest.targets[target].is_cpu
-    for _, message, hint in list_flag_problems(request.flags, unsafe=unsafe, cpu=cpu):
+    is_cpu = manifest.targets[target].is_cpu
+    for _, message, hint in list_flag_problems(request.flags, unsafe=unsafe, cpu=is_cpu):
         raise input_error(f"compile_flags: {message}", hint=hint)
     if request.target_host is not None and not names_march(request.target_host):
         raise input_error(
@@ -421,35 +422,35 @@ def _name_values(
 
 
 def _select_schedule(
-    manifest: Manifest, script: str, target: str, params: Mapping[str, Value]
+    manifest: Manifest, script: str, target: str, values: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Return the requested values of the tuning space, by name. Raises `InputError` for a name that
-    is neither a constant nor a parameter."""
+    """Return those of the requested `values` that are of the tuning space. Raises `InputError` for
+    a name that is neither a constant nor a parameter."""
     section = manifest.scripts[script]
     imported = read_imported_space(manifest, script)
     rows = (*section.space_for(target).values(), *(imported.parameters if imported else ()))
     names = {name for row in rows for name in row.names}
     constants = {name for row in section.params_for(target) for name in row.names}
-    unknown = sorted(params.keys() - names - constants)
+    unknown = sorted(values.keys() - names - constants)
     if unknown:
         raise input_error(
             f'{script} has no parameter "{unknown[0]}"',
             hint=did_you_mean(unknown[0], names | constants),
         )
-    return {name: value for name, value in params.items() if name in names}
+    return {name: value for name, value in values.items() if name in names}
 
 
 def _select_constants(
-    manifest: Manifest, script: str, target: str, params: Mapping[str, Value]
+    manifest: Manifest, script: str, target: str, values: Mapping[str, Value]
 ) -> dict[str, Any]:
-    """Return, for each key of the script's constants, the row with the requested values: a value,
+    """Return, for each key of the script's constants, the row with the requested `values`: a value,
     or a list of one row for a key of several names. Raises `InputError` unless exactly one row has
-    them."""
+    the values."""
     constants: dict[str, Any] = {}
     for parameter in manifest.scripts[script].params_for(target):
         names = parameter.names
         # Compared with types, because `True == 1 == 1.0`, and these make different kernels.
-        requested = {n: (type(params[n]), params[n]) for n in names if n in params}
+        requested = {n: (type(values[n]), values[n]) for n in names if n in values}
         rows = []
         for row in parameter.values:
             row_values = {n: (type(v), v) for n, v in zip(names, row, strict=True)}
