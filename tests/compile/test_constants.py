@@ -57,11 +57,8 @@ def test_bytes_are_those_of_an_array_of_the_shape() -> None:
             Argument("f", f"{dtype}*[{', '.join(map(str, shape))}]", constant="f")
         )
         assert count_copied_bytes(argument) == np.zeros(shape, get_numpy_type(dtype)).nbytes
-    assert (
-        count_copied_bytes(parse_argument(Argument("p", "struct P { u8 a; f64 b }", constant="p")))
-        == 16
-    )
-    assert count_copied_bytes(parse_argument(Argument("s", "i16", constant="s"))) == 2
+    for dtype, size in (("struct P { u8 a; f64 b }", 16), ("i16", 2)):
+        assert count_copied_bytes(parse_argument(Argument("p", dtype, constant="p"))) == size
 
 
 def test_names_of_variables_are_those_of_the_compilers() -> None:

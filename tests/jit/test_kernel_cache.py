@@ -60,9 +60,8 @@ def test_nvrtc_is_the_device_compiler_of_the_build(source: Source) -> None:
 
 
 def test_which_arguments_are_outputs_can_be_said(source: Source) -> None:
-    plain = Source(
-        source.text, **{**source.table, "args": {**source.table["args"], "y": "f32*[n]"}}
-    )
+    table = {**source.table, "args": {**source.table["args"], "y": "f32*[n]"}}
+    plain = Source(source.text, **table)
     kernels = KernelCache()
     with pytest.raises(TypeError):
         kernels.cached(plain, target="cpu")(2.0, X)

@@ -113,8 +113,7 @@ def test_equal_tools_have_one_fingerprint_in_any_place_and_by_any_name(machine: 
     request = ToolchainRequest(project_root=str(machine.root), name="other")
     named = discovery.discover_toolchain(request, machine.env, machine.runner, machine.memory)
     assert named != after == machine.discover()
-    prints = {each.fingerprint_cuda for each in (before, wheels, after, named)}
-    assert prints == {before.fingerprint_cuda}
+    assert all(each.fingerprint_cuda == before.fingerprint_cuda for each in (wheels, after, named))
 
 
 @pytest.mark.parametrize(
@@ -163,9 +162,8 @@ def test_a_second_search_starts_nothing_unless_the_search_directories_may_differ
 def test_no_cuda_is_looked_for_when_none_is_needed(world: World) -> None:
     world.host()
     toolchain = world.discover(needs_cuda=False)
-    assert toolchain.cuda is None
     assert toolchain.fingerprint_host
-    assert toolchain.fingerprint_cuda == ()
+    assert (toolchain.cuda, toolchain.fingerprint_cuda) == (None, ())
 
 
 def test_nothing_at_all_says_how_to_get_it(world: World) -> None:
@@ -263,11 +261,8 @@ def test_an_architecture_that_the_toolkit_does_not_know_says_which_it_does(machi
 
 def test_a_doctor_never_fails(world: World) -> None:
     def ask() -> dict[str, Any]:
-        request = ToolchainRequest()
-        return {
-            f.component: f
-            for f in diagnose_components(request, world.env, world.runner, world.memory)
-        }
+        findings = diagnose_components(ToolchainRequest(), world.env, world.runner, world.memory)
+        return {finding.component: finding for finding in findings}
 
     nothing = ask()
     assert nothing["g++"].status == nothing["nvcc"].status == "missing"

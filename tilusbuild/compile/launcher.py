@@ -177,12 +177,10 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
     ),
     "TL_NEW_FLOATS": lambda argument: argument.dtype in ("f8e8m0", "f4e2m1x2"),
 }
-# The macro of a launch with attributes.
-_ATTRIBUTES = "TL_ATTRIBUTES"
-# The macros of kernels whose parameters are not the arguments' values, and of tensor maps.
+_ATTRIBUTES = "TL_ATTRIBUTES"  # of a launch with attributes
+# Of kernels whose parameters are not the arguments' values, and of tensor maps.
 _PARAMETERS, _MAPS = "TL_PARAMETERS", "TL_TENSOR_MAPS"
-# The macro of arguments that are copied to variables of the device code.
-_CONSTANTS = "TL_CONSTANTS"
+_CONSTANTS = "TL_CONSTANTS"  # of arguments that are copied to variables of the device code
 
 
 def _check_supported(kind: LauncherKind, symbol: str, signature: Signature) -> None:

@@ -85,14 +85,7 @@ class DimensionTable:
 
 # A struct in the table of arguments. It is passed to the launcher by its address.
 _STRUCT = DataType(
-    name="struct",
-    kind="struct",
-    code=255,
-    bits=0,
-    c="const void *",
-    cuda="",
-    numpy="",
-    struct="",
+    name="struct", kind="struct", code=255, bits=0, c="const void *", cuda="", numpy="", struct=""
 )
 
 
@@ -213,19 +206,11 @@ def format_constant_tables(arguments: Sequence[Argument], strings: StringTable) 
     )
 
 
-# CUtensorMapDataType of cuda.h; all types of one byte are UINT8.
+# CUtensorMapDataType of cuda.h; all types of one byte are UINT8, 0.
 _MAP_TYPES = {
-    "u16": 1,
-    "i16": 1,
-    "u32": 2,
-    "i32": 3,
-    "u64": 4,
-    "i64": 5,
-    "f16": 6,
-    "f32": 7,
-    "f64": 8,
-    "bf16": 9,
-}
+    "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5,
+    "f16": 6, "f32": 7, "f64": 8, "bf16": 9,
+}  # fmt: skip
 
 
 def _find_range(argument: Argument) -> tuple[int, int]:

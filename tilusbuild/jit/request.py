@@ -69,9 +69,8 @@ class KernelRequest(Struct, frozen=True):
     def key(self) -> str:
         """Return a text that is equal for equal requests. The text has all fields but `verbose`,
         and the content of a `Source`."""
-        fields = asdict(self)
+        fields, source = asdict(self), self.source
         del fields["verbose"]
-        source = self.source
         if isinstance(source, Source):
             fields["source"] = (source.text, source.name, source.table)
         # A text, because `True == 1 == 1.0`, and these make different kernels.

@@ -34,6 +34,7 @@ _EMBEDDED_VERSION = re.compile(rb"Cuda compilation tools, release \d+\.\d+, V(\d
 # In the help of `--gpu-code`; PTX architectures are `compute_…`.
 _REAL_ARCH = re.compile(r"'(sm_\d+[af]?)'")
 _PROGRAMS = ("cudafe++", "ptxas", "fatbinary", "nvlink")
+_LINKED_FILES = ("libcudart_static.a", "libcudadevrt.a")
 # One of each wheel that has headers which every compile includes: runtime, crt, cccl.
 _REQUIRED_HEADERS = ("cuda_runtime.h", "crt/host_config.h", "nv/target")
 
@@ -88,7 +89,7 @@ class Cuda(Struct, frozen=True):
         bin_dir = os.path.dirname(self.nvcc)
         profile = os.path.join(bin_dir, "nvcc.profile")
         stubs = memory.digest_tree(os.path.join(bin_dir, "crt"), "all", lambda _: True)
-        linked = memory.digest_tree(self.library_dir, "cudart", _is_linked_library)
+        linked = memory.digest_tree(self.library_dir, "cudart", lambda name: name in _LINKED_FILES)
         return (
             *(tool.line for tool in self.tools),
             f"nvcc.profile - {memory.digest_file(profile) if os.path.isfile(profile) else '-'}",
@@ -254,10 +255,6 @@ def _find_shared_runtime(directory: str) -> str | None:
 
 def _is_libdevice(name: str) -> bool:
     return name.startswith("libdevice") and name.endswith(".bc")
-
-
-def _is_linked_library(name: str) -> bool:
-    return name in ("libcudart_static.a", "libcudadevrt.a")
 
 
 NVDISASM = "nvdisasm"

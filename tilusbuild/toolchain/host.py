@@ -217,9 +217,8 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
 
 
 def _trace_driver(probe: Probe, cxx: str) -> tuple[Probe, ToolFiles]:
-    """Return a probe that starts the driver `cxx`, and the files that the driver's tools read to
-    make an empty library. The probe is the given one, or has the user's LD_LIBRARY_PATH. Raises
-    `ProbeError` and `OSError`."""
+    """Return a probe that starts the driver `cxx`, with the user's LD_LIBRARY_PATH if needed, and
+    the files that its tools read to make an empty library. Raises `ProbeError` and `OSError`."""
     command = (cxx, "-shared", "-fPIC", "-x", "c++", os.devnull, "-o", "empty.so")
     user_path = probe.env.get(LIBRARY_PATH, "")
     try:
@@ -251,7 +250,9 @@ def _find_subprogram(probe: Probe, driver: str, name: str) -> str | None:
     PATH, else None."""
     # Without such a program of its own, gcc prints the bare name.
     path = probe.query_program(driver, f"-print-prog-name={name}").strip()
-    return path if os.path.isabs(path) and os.path.isfile(path) else probe.find_executable(name)
+    if os.path.isabs(path) and os.path.isfile(path):
+        return path
+    return next(probe.find_all_executables(name), None)
 
 
 def _find_linked_file(probe: Probe, driver: str, name: str) -> str | None:

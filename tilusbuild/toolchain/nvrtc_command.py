@@ -140,7 +140,7 @@ def run_command(
 def run_confined(
     nvrtc: nvrtc_library.Nvrtc, argv: list[str], headers: Any = None
 ) -> tuple[int, bytes]:
-    """As `run_command`, in a thread that can open only the files that the command names.
+    """Run one command as `run_command` does, in a thread that can open only the named files.
 
     `argv` is `--confine LANDLOCK READ… -- WRITE… -- VERB…`, where LANDLOCK is the path of
     `process/landlock.py`. `headers` are `nvrtc_pch.PrecompiledHeaders`, which a compile uses
@@ -152,9 +152,10 @@ def run_confined(
     read, write, command = argv[2:read_end], argv[read_end + 1 : write_end], argv[write_end + 1 :]
     compile_command = _parse_compile(command)
     if headers is not None and compile_command is not None:
-        _, source, name, _, _, options = compile_command
         run_in_sandbox = lambda writable, work: _run_in_sandbox(landlock, read, writable, work)  # noqa: E731
-        headers.prepare_headers(source, name, options, run_in_sandbox)
+        headers.prepare_headers(
+            compile_command.source, compile_command.name, compile_command.options, run_in_sandbox
+        )
         read = [*read, *headers.list_files()]
     work = lambda: run_command(nvrtc, command, headers)  # noqa: E731
     return _run_in_sandbox(landlock, read, write, lambda: _catch_failures(work))  # type: ignore[no-any-return]
@@ -189,8 +190,8 @@ def _run_in_sandbox(
 def try_command(
     nvrtc: nvrtc_library.Nvrtc, argv: list[str], headers: Any = None
 ) -> tuple[int, bytes]:
-    """As `run_command` or, for `--confine`, as `run_confined`; failures of the machine become the
-    output. Only a confined compile uses `headers`."""
+    """Run one command by `run_command` or, for `--confine`, by `run_confined`. Return (status,
+    output): failures of the machine become the output. Only a confined compile uses `headers`."""
     if argv[:1] == ["--confine"] and argv.count("--") >= 2:
         return _catch_failures(lambda: run_confined(nvrtc, argv, headers))
     return _catch_failures(lambda: run_command(nvrtc, argv))

@@ -54,8 +54,8 @@ _END_ERROR_ALONE = re.compile(
 # Processor time of a compile from which on its headers are precompiled. A small kernel with CUB's
 # takes 1.3 s, with those of half precision 0.05 s (docs/performance.md).
 _MIN_SECONDS = 0.4
-# The keys that one process remembers, and the files that it keeps: CuTe's has 281 MB, and a
-# temporary directory may be in memory.
+# The keys that one process remembers, and the files that it keeps. Few files: CuTe's has 281 MB,
+# and a temporary directory may be in memory.
 _MAX_RECORDS, _MAX_FILES = 256, 2
 # Bytes of address space for what is precompiled; only what is used is touched.
 _FIRST_HEAP, _MAX_HEAP = 512 << 20, 4 << 30
@@ -64,16 +64,17 @@ _STATUS_CREATED, _STATUS_EXHAUSTED = 0, 14
 
 
 class _HeaderRecord:
-    """The headers of one key: the time that they cost, and the file of them, if there is one."""
+    """The headers of one key: the time to compile them, and their precompiled file, if any."""
 
     def __init__(self, size: int) -> None:
         self.size = size  # bytes of the source up to the end of its last `#include`
-        self.seconds = 0.0  # of the last compile without the file
+        self.seconds = 0.0  # processor time of the last compile without the file
         # The second attempt has the heap that the first one found to be too small.
         self.attempts_left = 2
-        self.handle: int | None = None
+        self.handle: int | None = None  # the open file
 
     def close(self) -> None:
+        """Close the file, which has no name, so that its bytes are freed."""
         if self.handle is not None:
             os.close(self.handle)
             self.handle = None
@@ -189,12 +190,12 @@ class PrecompiledHeaders:
         if not self._heap_size:
             self._heap_size = _FIRST_HEAP
             library.nvrtcSetPCHHeapSize(ctypes.c_size_t(self._heap_size))
-        status_and_size: list[int] = []
+        needed_size = ctypes.c_size_t()
+        statuses = [-1]  # without a program, which is NVRTC's failure
 
         def read_status(program: ctypes.c_void_p) -> None:
-            needed = ctypes.c_size_t()
-            library.nvrtcGetPCHHeapSizeRequired(program, ctypes.byref(needed))
-            status_and_size.extend((library.nvrtcGetPCHCreateStatus(program), needed.value))
+            library.nvrtcGetPCHHeapSizeRequired(program, ctypes.byref(needed_size))
+            statuses.append(library.nvrtcGetPCHCreateStatus(program))
 
         options = [*options, "--create-pch=" + path, "--pch-messages=false"]
         # The error ends the compile right after the headers: no code is generated.
@@ -202,13 +203,13 @@ class PrecompiledHeaders:
         _, log, _ = self._nvrtc.compile(
             b"", name, options, (), text=text, inspect_program=read_status
         )
-        status, needed = status_and_size or (-1, 0)
+        status, needed = statuses[-1], needed_size.value
         if status == _STATUS_EXHAUSTED and self._heap_size < needed < _MAX_HEAP:
             self._heap_size = (needed // 4 * 5 >> 20) + 1 << 20  # a quarter more, in whole MiB
             library.nvrtcSetPCHHeapSize(ctypes.c_size_t(self._heap_size))
             for record in self._list_kept():  # their files belong to the earlier heap
                 record.close()
-        # Headers that warn would warn once: the warning would be missing in the logs of the others.
+        # Headers that warn would warn once: the logs of later programs would not have the warning.
         if status != _STATUS_CREATED or not _END_ERROR_ALONE.fullmatch(log):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)

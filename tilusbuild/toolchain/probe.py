@@ -30,14 +30,8 @@ LIBRARY_PATH = "LD_LIBRARY_PATH"
 _TIMEOUT_SECONDS = 60.0
 # errno values of a shortage of the machine, which installing a compiler does not end.
 _SHORTAGES = (
-    errno.EAGAIN,
-    errno.ENOMEM,
-    errno.ENOBUFS,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EIO,
+    *(errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS, errno.EMFILE, errno.ENFILE),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO),  # of the disk
 )
 # Signals that other processes send: the kernel when memory runs out, an administrator.
 _SIGNALS_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
@@ -167,17 +161,12 @@ class Probe(Struct, frozen=True):
         lines += [path for path in files.absent if self.memory.has_file(path)]
         return sha256_text("\n".join(["files", *lines]))
 
-    def find_executable(self, *names: str) -> str | None:
-        """Return the first executable of one of these names on PATH, in PATH's order."""
-        return next(self.find_all_executables(*names), None)
-
-    def find_all_executables(self, *names: str) -> Iterator[str]:
-        """Yield every executable of one of these names on PATH."""
+    def find_all_executables(self, name: str) -> Iterator[str]:
+        """Yield the path of every executable of a name on PATH, in PATH's order."""
         for directory in self.env.get("PATH", "").split(os.pathsep):
-            for name in names:
-                path = os.path.join(directory, name)
-                if os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK):
-                    yield path
+            path = os.path.join(directory, name)
+            if os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK):
+                yield path
 
     def _run_program(self, program: str, *arguments: str) -> str:
         """Return what a program prints. Raises `ProbeError`, and `OSError` for a shortage of the
