@@ -54,8 +54,8 @@ class ObjectNvcc(NvccPipeline):
     fixed_files: ClassVar[Mapping[str, str]] = {}
 
     def choose_source_name(self, recipe: Recipe) -> str:
-        # A device link distinguishes objects by it. So does the linker: what is in an anonymous
-        # namespace is a symbol for all, with a name that is made of this one.
+        # A device link distinguishes objects by this name, and so does the linker: nvcc makes a
+        # global symbol of an entity in an anonymous namespace, and writes the name into it.
         return f"/tilusbuild/{sha256_text(recipe.source)[:_DIGEST_LENGTH]}/source.cu"
 
     def list_commands(self, recipe: Recipe) -> list[Step]:
@@ -78,17 +78,17 @@ class ObjectNvcc(NvccPipeline):
 
 
 def _make_object_step(tool: str, recipe: Recipe, arguments: Sequence[str]) -> Step:
-    """Return the step that compiles a source by another build's command, after `arguments`."""
+    """Return the step that compiles a source with `arguments`, then another build's flags."""
     argv = (tool, "-c", *arguments, *protect_user_flags(recipe), SOURCE, "-o", OBJECT)
     return Step("source", argv, OBJECT)
 
 
 def _derive_seed(recipe: Recipe) -> tuple[str, ...]:
-    """Return the option that replaces nvcc's process id in names of internal linkage.
+    """Return the option that replaces nvcc's process id in names of internal linkage; () if the
+    user's flags have the option, since nvcc warns of two.
 
-    cudafe++ and cicc use the process id for a source without an external function. Objects that are
-    linked as device code need different seeds: the source's name is in each. The option is left out
-    if the user's flags have it, since nvcc warns of two.
+    cudafe++ and cicc use the process id for a source without an external function. The seed may be
+    the same for all objects of a device link, since such names also have the source's name.
     """
     has_user_seed = any(
         flag.lstrip("-").startswith("frandom-seed") for flag in recipe.options.flags
@@ -145,7 +145,7 @@ class LinkPipeline(Pipeline):
         return (step.output,) if step.output == self.product else ()
 
     def dump_intermediates(self, recipe: Recipe, dump: DumpInProgress) -> None:
-        """Write nothing: each object has its own."""
+        """Write nothing: the objects have intermediate files, and a link has none."""
 
     def find_source_command(self, recipe: Recipe) -> tuple[str, ...]:
         raise ValueError("a library is linked, and has no source of its own")
@@ -218,6 +218,7 @@ class Archive(LinkCpu):
 
 
 def _require_link(recipe: Recipe) -> Link:
+    """Return a recipe's link. Raises `ValueError` for a recipe without one."""
     if recipe.link is None:
         raise ValueError("a library's recipe says how it is linked")
     return recipe.link

@@ -1,4 +1,4 @@
-"""What all kernel pipelines have, and the pipelines that use nvcc: `KernelNvcc` for device code
+"""The base of kernel pipelines, and the pipelines that use nvcc: `KernelNvcc` for device code
 alone, `HostPipeline` for templates that launch their kernels themselves (`entry = …`).
 
 A kernel pipeline compiles no host code of the template, which would be most of nvcc's time on a
@@ -59,15 +59,15 @@ def has_line_info(recipe: Recipe) -> bool:
     return not _LINE_INFO.isdisjoint(recipe.options.flags)
 
 
-# Words that nvcc and its shell leave as they are: a comma only in quotes, no odd quote.
+# Words that nvcc and its shell leave unchanged: commas are in quotes, and each quote has its end.
 _UNCHANGED_BY_NVCC = re.compile(r'(?:[^\\$`,"]|"[^\\$`"]*")*')
 
 
 def escape_define(word: str) -> str:
     """Return a `-D` word such that the preprocessor gets it unchanged, whatever is in it.
 
-    nvcc splits it at commas and takes one backslash from each pair, then writes it between double
-    quotes into a command for `sh -c`, where it escapes `"` and nothing else."""
+    nvcc splits a word at commas and takes one backslash from each pair, then writes the word in
+    double quotes into a command for `sh -c`, in which nvcc escapes `"` and nothing else."""
     if _UNCHANGED_BY_NVCC.fullmatch(word):
         return word
     shell_escaped = re.sub(r"([\\$`])", r"\\\1", word)
@@ -76,7 +76,7 @@ def escape_define(word: str) -> str:
 
 def _escape_defines(flags: Iterable[str]) -> Iterator[str]:
     """Yield flags; those that define a macro are escaped by `escape_define`."""
-    follows_define_flag = False
+    follows_define_flag = False  # then the flag is a macro
     for flag in flags:
         # -DM=1 or --define-macro=M=1
         holds_macro = flag.startswith(("-D", *(f"{name}=" for name in DEFINE_FLAGS)))
@@ -143,8 +143,8 @@ class NvccPipeline(Pipeline):
         return toolchain.find_header_directories(cuda=True)
 
     def copies_headers(self, recipe: Recipe) -> bool:
-        # ptxas records the headers' times. The kernel pipeline gets round that by way of the PTX;
-        # nvcc's host compilation cannot.
+        # ptxas records the headers' times. The kernel pipeline edits the names of headers in the
+        # PTX; a compile for the host has no such step.
         compiles_host = self.has_source and not self.launcher.starts_kernel
         return compiles_host and has_line_info(recipe)
 
@@ -172,8 +172,8 @@ class NvccPipeline(Pipeline):
 
     def list_name_options(self, recipe: Recipe) -> tuple[str, ...]:
         """Return the options that keep directories of this machine out of names in the output."""
-        # The names of entities with internal linkage hold a hash of the source's directory, and
-        # this is where cudafe++ and cicc take it from. The last one given wins.
+        # cudafe++ and cicc write a hash of this path's directory into the names of entities with
+        # internal linkage. nvcc gives the path, too: of two, the last one counts.
         source = ("-Xcudafe", "--orig_src_path_name", "-Xcudafe", self.choose_source_name(recipe))
         return ("-Xcompiler", f"-ffile-prefix-map={HERE}/=", *source)
 
@@ -339,27 +339,20 @@ _SYMBOLS_OF_DECLARATIONS = (
     r"s/^(extern )?CUresult +(cu[A-Za-z0-9_]+)\(.*/"
     r".globl \2,\2_ptds,\2_ptsz\n.set \2,0\n.set \2_ptds,0\n.set \2_ptsz,0/w driver.s"
 )
-_LIST_DECLARATIONS = (
-    "{nvcc}",
-    "-E",
-    "-x",
-    "c",
-    "-ccbin",
-    "{cxx}",
-    "-include",
-    "cuda.h",
-    "/dev/null",
-)
+_LIST_DECLARATIONS = ("{nvcc}", "-E", "-x", "c", "-ccbin", "{cxx}", "-include", "cuda.h")
 _DRIVER_LINK = ("-shared", "--build-id=none", "-soname", "libcuda.so.1", "driver.o")
-DRIVER_STEPS = (
-    Step("driver", (*_LIST_DECLARATIONS, "-o", "driver.i"), "driver.i", False),
-    Step("driver", ("{sed}", "-nE", _SYMBOLS_OF_DECLARATIONS, "driver.i"), "driver.s", False),
-    Step("driver", ("{as}", "--noexecstack", "driver.s", "-o", "driver.o"), "driver.o", False),
-    Step("driver", ("{ld}", *_DRIVER_LINK, "-o", "libcuda.so"), "libcuda.so", False),
+_DRIVER_COMMANDS = {
+    "driver.i": (*_LIST_DECLARATIONS, "/dev/null", "-o", "driver.i"),
+    "driver.s": ("{sed}", "-nE", _SYMBOLS_OF_DECLARATIONS, "driver.i"),
+    "driver.o": ("{as}", "--noexecstack", "driver.s", "-o", "driver.o"),
+    "libcuda.so": ("{ld}", *_DRIVER_LINK, "-o", "libcuda.so"),
+}
+DRIVER_STEPS = tuple(
+    Step("driver", argv, output, of_program=False) for output, argv in _DRIVER_COMMANDS.items()
 )
-"""Make what stands for the driver's library at a link: it has the names that the toolkit's `cuda.h`
-declares, so that a misspelt one is found, and toolkits of wheels have no `stubs`. A library that
-uses one asks for `libcuda.so.1` when it is loaded."""
+"""The steps that make a stand-in for the driver's library at a link. The stand-in has the names
+that the toolkit's `cuda.h` declares, so that a misspelt name is an error; toolkits of wheels have
+no `stubs`. A library that uses one of the names asks for `libcuda.so.1` when it is loaded."""
 DRIVER = (f"-L{HERE}", "-lcuda")
 
 
