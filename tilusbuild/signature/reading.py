@@ -100,7 +100,7 @@ class KernelSource:
         self.variables: dict[str, KernelParameter] = {}
         """The `__constant__` and `__device__` variables, by name."""
         self.variable_lines: dict[str, int] = {}
-        """The lines of these variables, from 1."""
+        """The line, from 1, of each word in a declaration of variables: of `b` in `int a, b`."""
         functions = list(self._read_functions())
         defined = {function.name for function in functions if function.has_body}
         self.functions = [f for f in functions if f.has_body or f.name not in defined]
@@ -166,7 +166,8 @@ class KernelSource:
                 # Of `float a[9], b` only the first one has its type beside it.
                 for variable in read_parameters(declaration, self._aliases)[:1]:
                     self.variables[variable.name] = variable
-                    self.variable_lines[variable.name] = token.end_point[0] + 1
+                for word in head[:end]:
+                    self.variable_lines.setdefault(_text(word), word.end_point[0] + 1)
             elif function := self._read_function(head, scopes, c_names, token.type in _BODIES):
                 yield function
             if token.type == "{":
