@@ -135,6 +135,8 @@ def find_declaration_problem(recipe: Recipe, log: str) -> str | None:
         (kind, int(number)): (actual, expected)
         for kind, number, actual, expected in _DIFFERENCE.findall(log)
     }
+    if not differences:
+        return None
     line = _find_function_line(recipe)
     position = f"source.cu:{line}: error: " if line else ""
     arguments = recipe.signature.value_arguments
@@ -147,10 +149,7 @@ def find_declaration_problem(recipe: Recipe, log: str) -> str | None:
             f'{position}"{recipe.symbol}" takes {actual_count} parameters; it is called with '
             f"{expected_count}: the arguments {names}{stream}"
         )
-    numbers = [number for kind, number in differences if kind == "parameter"]
-    if not numbers:
-        return None
-    number = min(numbers)  # parameters count from 1
+    number = min(number for _, number in differences)  # parameters count from 1
     actual_type, _ = differences["parameter", number]
     difference = f'{position}parameter {number} of "{recipe.symbol}" is {actual_type}'
     if number > len(arguments):
