@@ -90,7 +90,8 @@ def format_anchor(kernel: str) -> str:
 
 
 def format_unit_anchors(kernels: Sequence[str]) -> str:
-    """Return the anchors of the kernels of a unit."""
+    """Return C++ that does for the kernels of a unit as `format_anchor` does for one: each kernel
+    has a variable with its number, and `ONLY` selects one kernel."""
     condition = f"#if !defined({ONLY}) || {ONLY} =="
     lines = (
         f"{condition} {number}\n{_format_variable(f'{VARIABLE}_{number}', kernel)}#endif\n"

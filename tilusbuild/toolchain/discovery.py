@@ -140,7 +140,8 @@ class Toolchain(Struct, frozen=True, eq=False):
         return {"PATH": path, "LANG": "C", "LC_ALL": "C", **dates, **libraries}
 
     def find_header_directories(self, *, cuda: bool, nvrtc: bool = False) -> HeaderDirectories:
-        """Return the directories that a compile searches besides a program's own."""
+        """Return the directories that a compile searches besides a program's own: NVRTC's with
+        `nvrtc`, else the host compiler's and, with `cuda`, the toolkit's."""
         if nvrtc and self.nvrtc is not None:
             return self.nvrtc.find_header_directories()
         toolkit = self.cuda.include_dirs if cuda and self.cuda else ()
@@ -181,7 +182,7 @@ class Toolchain(Struct, frozen=True, eq=False):
 def discover_toolchain(
     request: ToolchainRequest, env: Mapping[str, str], runner: Runner, memory: DigestMemory
 ) -> Toolchain:
-    """Return the compilers of a request; their files are watched for changes from now on.
+    """Return the compilers of a request; the compilers' files are watched for changes from now on.
 
     Raises `InputError` with the searched locations and a remedy, and `ToolsChangedError` if a tool
     changes meanwhile.

@@ -124,11 +124,11 @@ class HeaderDirectories(Struct, frozen=True):
     def digest_external_headers(
         self, includes: Iterable[str] | None, memory: Digests
     ) -> tuple[str, ...]:
-        """Return lines for a program's fingerprint: the digests of headers that are not core.
+        """Return lines for a program's fingerprint: the digests of headers that are not core; () if
+        all of `includes` are core or absent. Installing an absent one then changes the fingerprint.
 
         `includes` are the names, as written, that the program includes and that none of its own
-        directories has; None for any name. Return () if all are core or absent: installing an
-        absent one then changes the fingerprint."""
+        directories has; None for any name."""
         if includes is not None and not any(self.is_external(name) for name in set(includes)):
             return ()
         lines: list[str] = []
@@ -173,7 +173,7 @@ def drop_nested(directories: Iterable[str]) -> list[str]:
 
 
 def find_package_directory(package: str, path: str) -> str:
-    """Return the directory `path` of an installed Python package, by the links that lead to it.
+    """Return the directory `path` of an installed Python package; links in it are not resolved.
     Raises `LookupError`.
 
     `package` may be dotted. Of a namespace package, the first directory with `path` is used.

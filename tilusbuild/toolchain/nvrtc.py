@@ -66,11 +66,11 @@ class NvrtcLibrary(Struct, frozen=True):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The paths of its files."""
+        """The paths of the library, of its builtins, and of libnvfatbin if there is one."""
         return (self.library, *self.builtins, *((self.joiner,) if self.joiner else ()))
 
     def can_target(self, arch: Arch) -> bool:
-        """Return whether it compiles for a GPU architecture."""
+        """Return whether NVRTC compiles for a GPU architecture."""
         return arch.number in self.numbers and arch.since <= self.release
 
     def find_header_directories(self) -> HeaderDirectories:
@@ -102,9 +102,9 @@ def list_library_candidates(roots: Iterable[tuple[str, str]]) -> Iterator[tuple[
     seen: set[str] = set()
     for where, root in roots:
         for path in nvrtc_places.list_libraries(root):
-            real = os.path.realpath(path)
-            if real not in seen:
-                seen.add(real)
+            real_path = os.path.realpath(path)
+            if real_path not in seen:
+                seen.add(real_path)
                 yield f"{where} ({path})", path
 
 

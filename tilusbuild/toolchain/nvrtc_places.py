@@ -28,6 +28,7 @@ def list_toolkit_roots() -> list[str]:
 
 
 def extract_numbers(path: str) -> list[int]:
+    """Return the numbers in the last part of a path: [13, 0] of `/usr/local/cuda-13.0`."""
     return [int(number) for number in re.findall(r"\d+", os.path.basename(path))]
 
 
