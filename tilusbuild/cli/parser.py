@@ -61,16 +61,14 @@ _EXIT_STATUSES = (
     "  130  interrupted; 128 + n for signal n",
 )
 
-_NO_FORCE_HINT = (
+_NO_FORCE = (
     "a program is compiled again whenever something that it depends on changes, so there is no"
     " option to force it\n  `tilusbuild verify --rebuild` compiles again and compares the bytes;"
     " `tilusbuild cache clear` empties the cache"
 )
 # What other build systems call something that we have under another name.
 _HINT_OF_FOREIGN_WORD = {
-    **dict.fromkeys(
-        ("--force", "-f", "-B", "--always-make", "--rebuild", "--no-cache"), _NO_FORCE_HINT
-    ),
+    **dict.fromkeys(("--force", "-f", "-B", "--always-make", "--rebuild", "--no-cache"), _NO_FORCE),
     **dict.fromkeys(
         ("clean", "--clean", "distclean"),
         "`tilusbuild cache gc` removes what no project's last build made,"

@@ -141,7 +141,9 @@ def prepare_case(
     for declared in signature.value_arguments:
         value = values[declared.name]
         if not declared.is_tensor:
-            scalar = _to_json_scalar(inputs.to_call_value(declared, value))
+            call_value: Any = inputs.to_call_value(declared, value)
+            # JSON has the bytes of a struct as hexadecimal digits.
+            scalar = call_value.hex() if isinstance(call_value, bytes) else call_value
             arguments.append(CaseArgument(declared.name, declared.dtype, None, value=scalar))
             continue
         array = np.asarray(value)
@@ -198,13 +200,6 @@ def to_expected_output(
             place=_place_of_function(check.function),
         )
     return array.reshape(shape).astype(inputs.get_numpy_type(find_expected_type(output.dtype)))
-
-
-def _to_json_scalar(value: Any) -> Any:
-    """Return a scalar as JSON has it; a struct as hexadecimal digits."""
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def load_reference(root: str, text: str, place: Place | None = None) -> Callable[..., Any]:

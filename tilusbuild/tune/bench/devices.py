@@ -67,8 +67,7 @@ class BoundLaunch:
             value: Any = address if argument.shape is not None else argument.value
             # A struct is its bytes, which `case.json` has as hexadecimal digits.
             values.append(kind(bytes.fromhex(value) if isinstance(value, str) else value))
-        # A tuple: of a list each call would make one first.
-        self._values = (*values, ctypes.c_void_p(stream))
+        self._values = (*values, ctypes.c_void_p(stream))  # each call would copy a list
 
     def __call__(self) -> None:
         """Launch. Raise `LaunchRefusedError` when the library reports an error."""
