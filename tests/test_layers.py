@@ -17,7 +17,7 @@ LAYERS = [
     "cache", "engine", "remote", "report", "dispatch", "builder", "package",
     "cli", "tune", "check",
     "watch", "jit", "signing", "oci", "embed", "kernels", "interop", "intake", "reapi", "page",
-    "diff", "compdb", "preflight",
+    "diff", "compdb", "preflight", "overview",
     "torch",
 ]  # fmt: skip
 

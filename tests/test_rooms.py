@@ -59,6 +59,8 @@ if gone == "tune":
     run("package", "--with-tests", status=2)
 else:
     run("run", "axpby", "-t", "cpu", "--size", "n=64")
+if gone == "overview":
+    run("report", status=2)
 if gone == "check":
     run("check", "p", status=2)
 run("package", "--as-built", "-o", "../dist")

@@ -11,7 +11,7 @@ foreign cache   system → module: `is_one`, `ls`, `stats`, `verify`, `gc`      
 dispatcher      "c" → module: `build_if_outdated`, `is_current_dispatcher` dispatch/refresh.py
 package kind    key of the list → (root directory, module)                   package/names.py
 package format  name → module:attribute, a `package.formats.PackageFormat`     package/formats/
-report          form → module:attribute, lines of JSON to the bytes of a file  cli/report.py
+report          form → module:attribute, lines of JSON to a file's bytes  the room of `report`
 package tests   "write" → module:attribute, writes the cases of instances     cli/package.py
 signing         "attester", "check" → module:attribute                   cli/options.py
 public name     name in `tilusbuild` → module:attribute               tilusbuild/__init__.py

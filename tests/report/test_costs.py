@@ -2,7 +2,14 @@
 
 from typing import Any
 
-from tilusbuild.builder.costs import Cost, Usage, format_costs, rank_costs, sum_by_target, sum_costs
+from tilusbuild.overview.costs import (
+    Cost,
+    Usage,
+    format_costs,
+    rank_costs,
+    sum_by_target,
+    sum_costs,
+)
 
 
 def cost(number: int, **facts: Any) -> Cost:

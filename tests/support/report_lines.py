@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from itertools import product
 
-from tilusbuild.builder.costs import Cost, Usage, sum_costs
-from tilusbuild.builder.measured import MeasuredLine
 from tilusbuild.builder.timeline import BuildTimeline, TimedAttempt
-from tilusbuild.cli.dispatch import CoverageLine
 from tilusbuild.cli.plan import SpaceLine
-from tilusbuild.cli.report import CostSummary, ProjectLine
 from tilusbuild.expr import Value
+from tilusbuild.overview.costs import Cost, Usage, sum_costs
+from tilusbuild.overview.measured import MeasuredLine
+from tilusbuild.overview.verb_dispatch import CoverageLine
+from tilusbuild.overview.verb_report import CostSummary, ProjectLine
 from tilusbuild.report.jsonl import JsonLine, format_json_line
 from tilusbuild.space.report import DeclaredParameter, RuleEffect
 from tilusbuild.status import Status

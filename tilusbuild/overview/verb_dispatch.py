@@ -25,7 +25,7 @@ from tilusbuild.report.text import format_count
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
-    from tilusbuild.dispatch.overview import DispatchOverview
+    from tilusbuild.overview.serving import DispatchOverview
 
 _ACTIONS = {
     "show": "print the rules, tables and models of a script",
@@ -89,7 +89,7 @@ def run(arguments: DispatchArgs) -> int:
 
 def _read_overviews(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOverview]:
     """Yield the overview of each instance that the arguments name. Raises `InputError`."""
-    from tilusbuild.dispatch.overview import read_overviews
+    from tilusbuild.overview.serving import read_overviews
     from tilusbuild.plan.model import parse_program_name
 
     name = parse_program_name(" ".join(arguments.script))

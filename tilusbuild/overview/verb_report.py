@@ -7,7 +7,12 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tilusbuild.builder.costs import (
+from tilusbuild.builder.timeline import BuildTimeline, read_timeline
+from tilusbuild.cache import layout
+from tilusbuild.cli import options
+from tilusbuild.cli.arguments import SelectionArgs, Verb, option
+from tilusbuild.cli.plan import SpaceLine
+from tilusbuild.overview.costs import (
     Cost,
     Total,
     collect_costs,
@@ -15,13 +20,8 @@ from tilusbuild.builder.costs import (
     sum_by_target,
     sum_costs,
 )
-from tilusbuild.builder.measured import MeasuredLine
-from tilusbuild.builder.timeline import BuildTimeline, read_timeline
-from tilusbuild.cache import layout
-from tilusbuild.cli import options
-from tilusbuild.cli.arguments import SelectionArgs, Verb, option
-from tilusbuild.cli.dispatch import CoverageLine
-from tilusbuild.cli.plan import SpaceLine
+from tilusbuild.overview.measured import MeasuredLine
+from tilusbuild.overview.verb_dispatch import CoverageLine
 from tilusbuild.report.jsonl import JsonLine, declare_line, format_json_line
 from tilusbuild.runtime.regular import read_text
 
@@ -92,7 +92,7 @@ def run(arguments: ReportArgs) -> int:
 def _collect_lines(project: Project, selection: PlanSelection) -> Iterator[JsonLine]:
     """Yield all lines of the report, for `--json` and for the page."""
     from tilusbuild._version import __version__
-    from tilusbuild.builder.measured import list_measurements
+    from tilusbuild.overview.measured import list_measurements
     from tilusbuild.plan.spaces import report_spaces
 
     project_section = project.manifest.project

@@ -11,8 +11,8 @@ from typing import ClassVar
 from tilusbuild.builder.project import Project
 from tilusbuild.dispatch import latency
 from tilusbuild.dispatch.model import compute_work
-from tilusbuild.dispatch.overview import DispatchOverview, read_overviews
 from tilusbuild.errors import InputError
+from tilusbuild.overview.serving import DispatchOverview, read_overviews
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.planner import Plan
 from tilusbuild.report.jsonl import JsonLine
