@@ -142,8 +142,10 @@ class Probe(Struct, frozen=True):
                 if error.status == trace.REFUSED:
                     return ToolFiles()
                 raise
-            self.memory.put_answer(key, text)
-            self.memory.put_answer(state_key, self._describe_files(text))
+            # Without a state, a file is gone already: the next build asks again.
+            if state := self._describe_files(text):
+                self.memory.put_answer(key, text)
+                self.memory.put_answer(state_key, state)
         return _parse_trace(text)
 
     def _describe_files(self, text: str) -> str:

@@ -46,16 +46,17 @@ class _Call(NamedTuple):
     position: int
 
 
+_OPENAT2 = 437
 # By architecture (linux/audit.h) and number (asm/unistd.h): open, openat, openat2, execve; stat,
 # lstat, access, readlink, newfstatat, readlinkat, faccessat, statx, faccessat2.
 _CALLS: Mapping[int, Mapping[int, _Call]] = {
     0xC000003E: {  # x86_64
-        2: _Call(_OPEN, 0), 257: _Call(_OPEN, 1), 437: _Call(_OPEN, 1), 59: _Call(_EXECUTE, 0),
+        2: _Call(_OPEN, 0), 257: _Call(_OPEN, 1), _OPENAT2: _Call(_OPEN, 1), 59: _Call(_EXECUTE, 0),
         **dict.fromkeys((4, 6, 21, 89), _Call(_LOOK, 0)),
         **dict.fromkeys((262, 267, 269, 332, 439), _Call(_LOOK, 1)),
     },
     0xC00000B7: {  # aarch64
-        56: _Call(_OPEN, 1), 437: _Call(_OPEN, 1), 221: _Call(_EXECUTE, 0),
+        56: _Call(_OPEN, 1), _OPENAT2: _Call(_OPEN, 1), 221: _Call(_EXECUTE, 0),
         **dict.fromkeys((79, 78, 48, 291, 439), _Call(_LOOK, 1)),
     },
 }  # fmt: skip
@@ -126,8 +127,9 @@ class _Tracer:
             if call is not None:
                 # A call that succeeds may replace the memory in which its path is.
                 path = _read_text(pid, arguments[call.position])
-                flags = arguments[call.position + 1] if call.action == _OPEN else 0
-                if flags & _WRITE:
+                # openat2 has the address of a struct where the others have flags.
+                has_flags = call.action == _OPEN and number != _OPENAT2
+                if has_flags and arguments[call.position + 1] & _WRITE:
                     self.written.add(path)
                 self._begun[pid] = (call.action, path)
         elif operation == _EXIT and pid in self._begun:
