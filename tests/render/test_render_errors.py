@@ -1,10 +1,14 @@
 """Every mistake in a template is told with its place, and with what would be right."""
 
+import contextlib
+import itertools
 import os
+from typing import Any
 
 import pytest
 
 from tilusbuild.errors import InputError
+from tilusbuild.render.environment import _GROWING, Environment, ProjectLoader
 from tilusbuild.render.renderer import Renderer
 
 CASES = [
@@ -90,13 +94,44 @@ def test_python_is_out_of_reach(project, template):
     assert project.refusal(template, items=[1]).place.line == 1
 
 
+DOUBLED = "{{% set n = namespace(x='aaaa') %}}{{% for i in range(60) %}}{}{{% endfor %}}"
 BOUNDED = {
     "{% for i in range(10**9) %}{% endfor %}": "ranges larger than MAX_RANGE (100000)",
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}": "steps",
     "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}": "without end",
     '{% include "k.cu.j2" %}': "without end",
     '{% for i in range(70000) %}{{ "x" * 1024 }}{% endfor %}': "longer than 16,777,216 characters",
-}
+    "{{ 'a' * 10**9 }}": '"*" makes up to 1,000,000,000 characters',
+    "{{ ([0] * 10**9) | length }}": '"*" makes up to',
+    "{{ (2**99)**999 }}": "an integer has at most 16,384 bits",
+    "{{ 'a' | center(10**9) }}": '"center" makes up to',
+    "{{ 'a'.zfill(width=10**9) }}": '"zfill" makes up to',
+    "{{ 'a'.encode().ljust(10**9) }}": '"ljust" makes up to',
+    "{{ (7).to_bytes(10**9) }}": '"to_bytes" makes up to',
+    "{{ 7 | hex(10**9) }}": '"hex" makes up to',
+    "{{ ['a'] | map('center', 10**9) | list }}": '"center" makes up to',
+    "{{ 'a' | indent(10**9, true) }}": '"indent" makes up to',
+    "{{ '\t'.expandtabs(10**9) }}": '"expandtabs" makes up to',
+    "{{ [1] | batch(10**9, 0) | list | length }}": '"batch" makes up to',
+    "{{ {'a': 1} | tojson(10**9) }}": '"tojson" makes up to',
+    "{{ '%1000000000d' % 1 }}": '"%" makes up to',
+    "{{ '%*d' % (10**9, 1) }}": '"%" makes up to',
+    "{{ '%1000000000d' | format(1) }}": '"format" makes up to',
+    "{{ '{:{w}}'.format(1, w=10**9) }}": '"format" makes up to',
+    "{{ '{a:>1000000000}'.format_map({'a': 1}) }}": '"format_map" makes up to',
+    "{{ ('a' * 10**5) | replace('a', 'b' * 10**5) }}": '"replace" makes up to',
+    "{{ ('a' * 4000).translate({97: 'b' * 10**6}) }}": '"translate" makes up to',
+    "{{ range(99999) | map('string') | join('b' * 10**5) }}": '"join" makes up to',
+    "{{ ('b' * 10**5).join(['a'] * 10**5) }}": '"join" makes up to',
+    "{{ ('a b ' * 10**4) | wordwrap(3, true, 'x' * 10**5) }}": '"wordwrap" makes up to',
+    DOUBLED.format("{% set n.x = n.x ~ n.x %}"): "exceed 67,108,864 characters",
+    DOUBLED.format("{% set n.x = n.x + n.x %}"): "exceed 67,108,864 characters",
+    DOUBLED.format("{% set n.x %}{{ n.x }}{{ n.x }}{% endset %}"): "exceed 67,108,864 characters",
+    "{% set n = namespace(x=3) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}":
+        "an integer has at most 16,384 bits",
+    "{% set x %}{% for i in range(99999) %}" + "y" * 1000 + "{% endfor %}{% endset %}":
+        "exceed 67,108,864 characters",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("template", BOUNDED)
@@ -104,6 +139,39 @@ def test_a_rendering_ends(project, template):
     found = project.refusal(template)
     assert BOUNDED[template] in found.message
     assert found.place.line == 1
+
+
+def test_each_method_and_filter_whose_result_may_be_long_is_estimated(tmp_path) -> None:
+    """Of all that Jinja2 and Python have: another is found here when one of them adds it."""
+    environment = Environment(ProjectLoader(str(tmp_path)))
+    environment.begin_rendering({}, lambda name: None)
+    context: Any = environment.from_string("").new_context()
+    owners: Any = ("a\n" * 150, 7, b"a" * 300, ["a"] * 300, {"a": 1})
+    operands: Any = ("a", "b" * 300, 5000, {97: "b" * 300})
+    growing = set()
+    for count in (0, 1, 2):
+        for text, *args in itertools.product(owners, *[operands] * count):
+            for name in {*environment.filters, *dir(type(text))} - {"_steps"}:
+                with contextlib.suppress(Exception):
+                    if name in environment.filters:
+                        made = environment.call_filter(name, text, args, context=context)
+                    elif name.startswith("_"):
+                        continue
+                    else:
+                        made = getattr(text, name)(*args)
+                    made = made if isinstance(made, str) else str([*made])
+                    if len(made) > 4000 + 10 * len(str([text, *args])):
+                        growing.add(name)
+                environment.begin_rendering({}, lambda name: None)
+    assert {"replace", "join", "center", "zfill", "indent"} <= growing <= _GROWING
+
+
+def test_large_numbers_that_are_written_are_no_lengths(project):
+    template = (
+        "{{ '%-4s%d' % ('a', n) }} {{ '{} {:>3}'.format(n, 7) }} {{ 'N' | replace('N', n) }}"
+        "{{ n | hex(11) }}"
+    )
+    assert project.render(template, n=2**40) == f"a   {2**40} {2**40}   7 {2**40}0x10000000000"
 
 
 @pytest.mark.parametrize(
