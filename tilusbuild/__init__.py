@@ -5,6 +5,14 @@ The public Python interface, imported on first use, so that `import tilusbuild` 
 
 from __future__ import annotations
 
+import sys
+
+if sys.platform != "linux":
+    raise ImportError(
+        f"tilusbuild needs Linux, and this is {sys.platform}: on Windows install it in WSL 2,"
+        " elsewhere in a container or a virtual machine"
+    )
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module `typing` would cost as much as a whole build with nothing to do
     from tilusbuild import option

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from support.dlpack import FLOATS
 from support.marks import Marks
 
@@ -59,3 +61,14 @@ def test_loading_opens_no_library_and_no_driver(built: Marks) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["set()", "False"]
+
+
+@pytest.mark.parametrize("platform", ["win32", "darwin", "freebsd14"])
+def test_another_system_is_told_what_it_needs(platform: str) -> None:
+    """Given a Python of another system, which has no fcntl, when it imports us, then a sentence."""
+    code = f"import sys; sys.platform = {platform!r}; sys.modules['fcntl'] = None\n"
+    for module in ("tilusbuild", "tilusbuild.runtime", "tilusbuild.__main__"):
+        words = [sys.executable, "-c", f"{code}import {module}"]
+        ended = subprocess.run(words, check=False, capture_output=True, text=True)
+        last = ended.stderr.splitlines()[-1]
+        assert last.startswith(f"ImportError: tilusbuild needs Linux, and this is {platform}: on")

@@ -255,6 +255,7 @@ def make_toolchain_request(manifest: Manifest, name: str) -> ToolchainRequest:
         cxx=declared.cxx,
         project_root=manifest.root,
         name=name,
+        host_march=declared.host_march,
         nvcc_key=".".join(manifest.key_of_toolchain(name, "nvcc")),
         cxx_key=".".join(manifest.key_of_toolchain(name, "cxx")),
         place=_find_tool_place(manifest, name, "nvcc"),

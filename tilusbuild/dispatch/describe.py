@@ -64,6 +64,7 @@ def make_script_json(
             "ptx": instance.target.ptx,
             "toolkit": _find_toolkit_version(instance.spec),
             "machine": platform.machine(),
+            **({"isa": isa} if (isa := instance.spec.toolchain.cpu_features) else {}),
         },
         "params": dict(instance.params),
         "arguments": [

@@ -286,8 +286,8 @@ def _check_description(where: str, listing: FileList, entry: ScriptEntry, script
     """Raise `PackageError` if a script's description and the list disagree."""
     target, toolkit = listing.targets[entry.target], script.code.toolkit
     described_values = (script.name, script.target, script.kind, script.code)
-    listed_code = Code(target.archs, target.ptx, toolkit, listing.needs.machine)
-    listed_values = (entry.script, entry.target, target.kind, listed_code)
+    code = (target.archs, target.ptx, toolkit, listing.needs.machine, script.code.isa)
+    listed_values = (entry.script, entry.target, target.kind, Code(*code))
     if described_values != listed_values or not _is_no_newer(toolkit, target.toolkit):
         raise inconsistent(f"{where}/{layout.SCRIPT_JSON} and the list disagree on the target")
     if {name: format_toml(value) for name, value in script.params.items()} != dict(entry.params):

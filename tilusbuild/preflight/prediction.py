@@ -16,7 +16,7 @@ from msgspec import Struct
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime import choose, library
 from tilusbuild.runtime.choose import Chooser, Evaluation
-from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.device import Device, explain_cpu_refusal
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import format_instance_name
 from tilusbuild.runtime.script import SHARED, Script, read_script
@@ -170,6 +170,11 @@ def _list_code_problems(
     """Yield a problem for each program whose code in the binary does not run on the device."""
     if not packed_numbers:
         yield f"none of the programs of {script.label} is in the package"
+    # Without --cpu the host has the CPU of this machine, as it has its machine type.
+    if host.isa is None and host.machine == os.uname().machine:
+        refusal = explain_cpu_refusal(script.code.isa)
+        if refusal is not None:
+            yield f"{script.label} is {refusal}"
     if host.device.kind != "cuda":
         return
     for number in sorted(packed_numbers):

@@ -61,6 +61,21 @@ def get_cpu() -> Device:
     return Device("cpu", 0, name, "cpu")
 
 
+def explain_cpu_refusal(features: frozenset[str]) -> str | None:
+    """Return why this CPU does not run code that uses these features; None if it does."""
+    missing = sorted(features - _list_cpu_features()) if features else ()
+    if not missing:
+        return None
+    return f"made for a CPU with {', '.join(missing)}: build it with an older host-march"
+
+
+@lru_cache(maxsize=1)
+def _list_cpu_features() -> frozenset[str]:
+    lines = (try_read_text("/proc/cpuinfo", "replace") or "").splitlines()
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(flags.replace("_", "").split())
+
+
 def parse_dlpack_kind(dlpack: tuple[int, int]) -> str | None:
     """Return "cpu" or "cuda" for the result of `__dlpack_device__`; None for any other device
     type."""

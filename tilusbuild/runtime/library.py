@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tilusbuild.runtime.device import CodeKind, Device, can_run
+from tilusbuild.runtime.device import CodeKind, Device, can_run, explain_cpu_refusal
 from tilusbuild.runtime.errors import (
     SHORTAGES,
     CorruptCacheError,
@@ -33,6 +33,8 @@ def load_launcher(script: Script, program: int, device: Device | None) -> Callab
     """Return the packed function of a program. Its library is checked and opened at the first call,
     and cached for the process. A `device` of None skips the check of the code's architecture. Raise
     `LoadError`, also for a library that does not run on the device."""
+    if (refusal := explain_cpu_refusal(script.code.isa)) is not None:
+        raise LoadError(f"{script.label} is {refusal}")
     path = script.get_library_path(program)
     meta = read_meta(script, program)
     if device is not None and device.kind == "cuda":

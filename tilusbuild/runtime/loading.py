@@ -188,12 +188,23 @@ def _choose_instances(
         if not chosen:
             choices = ", ".join(f"{instance.target} ({instance.arch})" for instance in fitting)
             raise LoadError(f"{script} is not built for {target!r}: there is {choices}")
-        return chosen
+        return _select_runnable(chosen)
+    fitting = _select_runnable(fitting)
     # Without a GPU only an instance for the cpu can be called, and a missing one is an error now.
     # With a GPU the arrays of a call decide.
     if not device.may_have_cuda():
         return [choose.choose_instance(fitting, device.get_cpu())[0]]
     return fitting
+
+
+def _select_runnable(scripts: list[Script]) -> list[Script]:
+    """Return the instances whose host code this CPU runs. Raise `LoadError` for none."""
+    refusals = {script.label: device.explain_cpu_refusal(script.code.isa) for script in scripts}
+    runnable = [script for script in scripts if refusals[script.label] is None]
+    if not runnable:
+        reasons = (f"{label} is {reason}" for label, reason in refusals.items())
+        raise LoadError(f"this CPU does not run {scripts[0].name}", reasons)
+    return runnable
 
 
 def _format_params(params: Mapping[str, Value]) -> str:

@@ -87,6 +87,8 @@ class Code(NamedTuple):
     """The version of the CUDA toolkit that made the code."""
     machine: str
     """The architecture of the host code, as `uname -m` prints it."""
+    isa: frozenset[str] = frozenset()
+    """The features of a CPU that the host code may use, as /proc/cpuinfo has them without `_`."""
 
 
 class Script(NamedTuple):
@@ -237,6 +239,7 @@ def parse_description(path: str, value: Mapping[str, Any]) -> Script:
             ptx=target["ptx"] is True,
             toolkit=None if toolkit is None else _check_text(toolkit),
             machine=_check_text(target["machine"]),
+            isa=frozenset(_check_texts(target.get("isa", ()))),
         ),
         params=dict(value["params"]),
         arguments=tuple(_parse_argument(argument, scalars) for argument in value["arguments"]),

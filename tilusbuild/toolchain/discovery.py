@@ -24,7 +24,13 @@ from tilusbuild.process.base import Runner
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, RejectedError, examine_toolkit
 from tilusbuild.toolchain.headers import HeaderDirectories
-from tilusbuild.toolchain.host import WRAPPERS, HostCompiler, ToolFile, find_host
+from tilusbuild.toolchain.host import (
+    WRAPPERS,
+    HostCompiler,
+    ToolFile,
+    find_host,
+    list_cpu_features,
+)
 from tilusbuild.toolchain.nvrtc import NvrtcLibrary, list_library_candidates
 from tilusbuild.toolchain.nvrtc import examine_library as examine_nvrtc
 from tilusbuild.toolchain.nvrtc_places import extract_numbers, list_wheel_roots
@@ -74,6 +80,8 @@ class ToolchainRequest(Struct, frozen=True):
     cxx_place: Place | None = None
     nvcc_key: str = "toolchain.nvcc"
     cxx_key: str = "toolchain.cxx"
+    host_march: str | None = None
+    """The manifest's `host-march`."""
     device_compiler: DeviceCompiler = DeviceCompiler()
     """The compiler of kernels; `needs_cuda` and `needs_nvrtc` say which tools are searched for."""
 
@@ -111,6 +119,8 @@ class Toolchain(Struct, frozen=True, eq=False):
     device_compiler: DeviceCompiler = DeviceCompiler()
     name: str = ""
     """The toolchain's name in the manifest; "" for `[toolchain]`. It is in no hash."""
+    cpu_features: tuple[str, ...] = ()
+    """The features of a CPU that the manifest's `host-march` asks for."""
     digests: ToolDigests | None = None
     """The digests behind the fingerprints; None for a toolchain that is not watched for changes."""
 
@@ -202,6 +212,7 @@ def discover_toolchain(
         name=request.name,
         digests=digests,
         sandboxed=is_sandbox_requested(env),
+        cpu_features=list_cpu_features(probe, host.cxx.path, request.host_march),
     )
     if request.needs_cuda:
         cuda, searched = find_cuda(request, probe, host)

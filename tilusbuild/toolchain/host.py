@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -38,6 +39,10 @@ _LINKED_FILES = ("crti.o", "crtn.o", "crtbeginS.o", "crtendS.o", "libgcc.a", "li
 _SYSTEM_DIRECTORIES = ("/lib", "/usr/lib", "/etc/", "/usr/share/")
 _LINKED_ENDINGS = (".o", ".a", ".so")
 _GLIBC_MACRO = re.compile(r"#\s*define\s+(__GLIBC(?:_MINOR)?__)\s+(\d+)")
+# `#define __AVX512FP16__ 1`. Linux does not list AVX10.
+_FEATURE = re.compile(
+    r"#define __(AVX(?!10)\w+?|AVX|AMX_\w+?|FMA4?|F16C|BMI2|SSSE3|SSE4_\d|POPCNT)__ 1\n"
+)
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
@@ -214,6 +219,17 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
         files=tuple(path for path in read_paths if path not in known_paths),
         library_path=probe.library_path,
     )
+
+
+def list_cpu_features(probe: Probe, cxx: str, march: str | None) -> tuple[str, ...]:
+    """Return the features of a CPU that code for `-march=MARCH` may use, in the spelling of
+    /proc/cpuinfo without `_`, sorted; none without a MARCH that the compiler knows."""
+    if march is None:
+        return ()
+    with suppress(ProbeError):
+        macros = probe.query_program(cxx, f"-march={march}", "-dM", "-E", "-x", "c", os.devnull)
+        return tuple(sorted(name.lower().replace("_", "") for name in _FEATURE.findall(macros)))
+    return ()
 
 
 def _trace_driver(probe: Probe, cxx: str) -> tuple[Probe, ToolFiles]:

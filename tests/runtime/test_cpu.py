@@ -1,0 +1,65 @@
+"""Host code for a CPU that is not here: refused when it is loaded, and no SIGILL in a call."""
+
+import platform
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+import tilusbuild
+from support.marks import MANIFEST, MARK, MODELLED, Marks
+from tilusbuild.package.extract import Limits
+from tilusbuild.package.read import select_script_files, unpack_package
+from tilusbuild.preflight.prediction import DescribedHost, predict_run
+from tilusbuild.runtime import device, library
+from tilusbuild.runtime.errors import LoadError
+
+OLD = frozenset(["fpu", "sse2", "ssse3", "sse41", "sse42", "popcnt", "avx"])
+
+
+@pytest.fixture(scope="module")
+def recent(tmp_path_factory: pytest.TempPathFactory) -> Marks:
+    """The project, built for a named CPU."""
+    manifest = MANIFEST + '\n[toolchain]\nhost-march = "haswell"\n'
+    files = {"tilus.toml": manifest, "mark.cu.j2": MARK, "modelled.cu.j2": MODELLED, ".git": ""}
+    return Marks.built(tmp_path_factory.mktemp("recent"), files)
+
+
+@pytest.fixture
+def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine has a CPU of 2011."""
+    monkeypatch.setattr(device, "_list_cpu_features", lambda: OLD)
+
+
+def test_what_a_build_needs_is_recorded(built: Marks, recent: Marks) -> None:
+    assert {"avx2", "bmi2", "f16c", "fma"} <= recent.script("mark").code.isa
+    assert not built.script("mark").code.isa, "the default is in the baseline of the machine"
+
+
+@pytest.mark.usefixtures("cpu")
+def test_load_refuses_what_this_cpu_would_not_run(built: Marks, recent: Marks) -> None:
+    for target in (None, "cpu"):
+        with pytest.raises(LoadError, match=r"avx2, bmi2, f16c, fma: build it with an older"):
+            tilusbuild.load("mark", where=recent.cache, target=target)
+    with pytest.raises(LoadError, match="is made for a CPU with avx2"):
+        library.load_launcher(recent.script("mark"), 1, None)
+    assert tilusbuild.load("mark", where=built.cache)(np.zeros(9, "f4"))[-1] == 1
+
+
+@pytest.mark.usefixtures("cpu")
+def test_preflight_compares_this_cpu_unless_one_is_named(recent: Marks, tmp_path: Path) -> None:
+    recent.run("package", "-o", tmp_path)
+    (path,) = tmp_path.glob("*.tar.*")
+    host = DescribedHost(device.get_cpu(), platform.machine())
+    with unpack_package(str(path), select_script_files, Limits()) as (listing, directory):
+        mine = predict_run(listing, directory, host)
+        named = predict_run(listing, directory, replace(host, isa="haswell"))
+    (line,) = [line for line in mine.instances if line.script == "mark"]
+    assert line.problems[0].startswith("mark cpu is made for a CPU with avx2")
+    assert named.ok
+
+
+def test_this_cpus_own_features_are_spelt_as_the_compiler_spells_them() -> None:
+    assert {"sse42", "popcnt"} <= device._list_cpu_features()
+    assert device.explain_cpu_refusal(frozenset(["sse42"])) is None
