@@ -14,6 +14,7 @@ import pytest
 
 import tilusbuild
 from support.marks import Marks
+from tilusbuild.cache.verify import list_machine_problems
 from tilusbuild.runtime import errors, library
 from tilusbuild.runtime.errors import (
     CorruptCacheError,
@@ -56,14 +57,19 @@ def test_the_loaders_reason_decides_on_the_class(copied, monkeypatch, reason, ki
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
-def test_a_missing_library_is_named(copied: Marks, tmp_path: Path) -> None:
-    script = copied.script("mark")
-    path = Path(script.get_library_path(script.first_program))
-    gone = tmp_path / "libtilusgone.so.1"
+def link_missing(path: Path, directory: Path) -> None:
+    """Replace a library by one that needs another, which is gone."""
+    gone = directory / "libtilusgone.so.1"
     words = ["cc", "-shared", "-fPIC", "-xc", "-", "-xnone", "-Wl,--no-as-needed"]
     subprocess.run([*words, f"-Wl,-soname,{gone.name}", "-o", gone], input=b"", check=True)
     subprocess.run([*words, gone, "-o", path], input=b"", check=True)
     gone.unlink()
+
+
+def test_a_missing_library_is_named(copied: Marks, tmp_path: Path) -> None:
+    script = copied.script("mark")
+    path = Path(script.get_library_path(script.first_program))
+    link_missing(path, tmp_path)
     with pytest.raises(MissingLibraryError, match=r"libtilusgone\.so\.1: cannot open"):
         library._open_cached_launcher(str(path))
 
@@ -161,3 +167,25 @@ def test_an_error_of_the_disk_is_no_damage(name: str) -> None:
     number = getattr(__import__("errno"), name)
     error = errors.make_read_error("/c/index.json", OSError(number, os.strerror(number)))
     assert not isinstance(error, CorruptCacheError)
+
+
+def test_verify_and_doctor_name_a_missing_library(copied: Marks, tmp_path: Path) -> None:
+    script = copied.script("mark")
+    link_missing(Path(script.get_library_path(script.first_program)), tmp_path)
+    named = "libtilusgone.so.1 is not on this machine"
+    assert f"NotLoadable: {named}" in copied.run("verify", copied.cache, status=1).out
+    assert f"warning  cache: {named}" in copied.run("doctor", status=None).out
+    assert [*list_machine_problems("", str(copied.cache))] == [str(MissingLibraryError(named))]
+
+
+def test_verify_doctor_and_preflight_see_a_file_system_without_code(
+    copied: Marks, mounted: Path
+) -> None:
+    shutil.copytree(copied.cache, mounted / "cache", symlinks=True)
+    copied.run("package", "--format", "dir", "-o", mounted)
+    package = next(mounted.glob("marks*"))
+    words = "no code may run from the file system of"
+    assert words in copied.run("verify", mounted / "cache", status=1).out
+    assert words in copied.run("doctor", "--cache-dir", mounted / "cache", status=None).out
+    assert words in copied.run("preflight", package, "-d", "cpu", status=1).out
+    copied.run("preflight", package, "-d", "cpu", "--glibc", "2.99", status=0)  # another machine

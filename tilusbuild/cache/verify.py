@@ -7,9 +7,14 @@ entries are not problems: `list_unknown_names` returns them.
 
 from __future__ import annotations
 
+import glob
 import os
+import re
+import shutil
 import stat
+import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct
@@ -24,7 +29,8 @@ from tilusbuild.cache.index import read_index
 from tilusbuild.cache.scripts import read_script_txt
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime import script as scripts
-from tilusbuild.runtime.errors import LoadError
+from tilusbuild.runtime.cuda_driver import find_library_files
+from tilusbuild.runtime.errors import LoadError, MissingLibraryError, NoExecError
 from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
@@ -259,6 +265,31 @@ def _find_link_problem(
     if (entry.status == Status.BUILT) != (part == layout.PROGRAMS):
         return f"points to a program that is {entry.status}"
     return None
+
+
+def list_machine_problems(root: str, directory: str | None = None) -> Iterator[str]:
+    """Yield why this machine does not open the libraries of the tree or the package `root`: no code
+    may run from its file system; the loader misses a library for the first program of a script.
+
+    `directory` has the files of a package that is unpacked elsewhere. No library is opened, and
+    none is examined without `ldd`. The driver and torch are never missed: callers have them.
+    """
+    if os.path.isdir(root) and os.statvfs(root).f_flag & os.ST_NOEXEC:
+        yield str(NoExecError(f"no code may run from the file system of {root}"))
+    libraries = []
+    for path in glob.glob(f"{glob.escape(directory or root)}/{layout.SCRIPTS}/*/*"):
+        with suppress(LoadError, StopIteration):
+            script = scripts.read_script(path)
+            paths = map(script.get_library_path, script.programs)
+            libraries.append(next(filter(os.path.isfile, paths)))
+    ldd = shutil.which("ldd")
+    if ldd is None or not libraries:
+        return
+    ended = subprocess.run([ldd, *libraries], capture_output=True, text=True, check=False)
+    for name in sorted(set(re.findall(r"^\s+(\S+) => not found", ended.stdout, re.MULTILINE))):
+        is_callers = name.startswith(("libcuda.so", "libtorch", "libc10"))
+        if not is_callers and next(find_library_files(name), None) is None:
+            yield str(MissingLibraryError(f"{name} is not on this machine"))
 
 
 def _read_or_empty(path: str) -> bytes | None:

@@ -54,7 +54,11 @@ def run(arguments: Common) -> int:
     root = manifest.root if manifest else os.getcwd()
     overrides = {"cache-dir": arguments.cache_dir}
     settings = decide_settings(root, overrides, os.environ, manifest, option.chosen())
-    findings = (*_diagnose_tools(manifest, root), *_diagnose_remotes(manifest))
+    findings = (
+        *_diagnose_tools(manifest, root),
+        *_diagnose_remotes(manifest),
+        *_diagnose_cache(str(settings.cache_dir.value)),
+    )
     needed = _list_needed_components(manifest, settings.device_compiler)
     missing = [
         finding.component
@@ -115,6 +119,15 @@ def _diagnose_remotes(manifest: Manifest | None) -> Iterator[Finding]:
         detail, is_ok = _query_server(remote, executes=key == "executor")
         remedy = f"set by {remote.source}; builds go on without it"
         yield Finding(component, "ok" if is_ok else "warning", detail, gives, remedy)
+
+
+def _diagnose_cache(root: str) -> Iterator[Finding]:
+    """Yield a finding for each problem that this machine has with the programs in the cache."""
+    from tilusbuild.cache.verify import list_machine_problems
+
+    for message in list_machine_problems(root):
+        problem, _, remedy = message.partition("\n  ")
+        yield Finding("cache", "warning", problem, "calling the programs in it here", remedy)
 
 
 def _query_server(remote: RemoteSettings, *, executes: bool) -> tuple[str, bool]:

@@ -127,6 +127,14 @@ def select_script_files(listing: FileList) -> set[str]:
     return {path for path in listing.files if names.split_root(path)[0] == layout.SCRIPTS}
 
 
+def select_first_libraries(listing: FileList) -> set[str]:
+    """Return the paths of all files of scripts, and of the library of each one's first program."""
+    first_programs = {program for entry in listing.scripts for program in entry.programs[:1]}
+    return select_script_files(listing) | {
+        f"{layout.PROGRAMS}/{program}/{layout.LIBRARY}" for program in first_programs
+    }
+
+
 def select_texts(listing: FileList) -> set[str]:
     """Return the paths of all files of scripts, and of the two texts of each program."""
     programs = (f"{layout.PROGRAMS}/{program}" for program in listing.programs)

@@ -65,6 +65,12 @@ class DescribedHost(Struct, frozen=True):
     isa: str | None = None
     tvm_ffi: str | None = None
 
+    @property
+    def is_this_machine(self) -> bool:
+        """Whether nothing about the host's system is described."""
+        facts = (self.glibc, self.libstdcxx, self.isa, self.tvm_ffi)
+        return not any(facts) and self.machine == os.uname().machine
+
 
 class PreflightReport(Struct, frozen=True):
     """The prediction for one machine: a line for each instance, and the problems of the host."""
@@ -79,8 +85,11 @@ class PreflightReport(Struct, frozen=True):
         return not self.problems and not any(instance.problems for instance in self.instances)
 
 
-def predict_run(listing: FileList, directory: str, host: DescribedHost) -> PreflightReport:
-    """Predict how the package runs on one machine. `directory` holds the scripts of the package.
+def predict_run(
+    listing: FileList, directory: str, host: DescribedHost, path: str = ""
+) -> PreflightReport:
+    """Predict how the package at `path` runs on one machine. `directory` holds the scripts of the
+    package, and the libraries that are to be examined.
 
     Raises `LoadError` for scripts that the runtime would not read.
     """
@@ -98,6 +107,10 @@ def predict_run(listing: FileList, directory: str, host: DescribedHost) -> Prefl
     # If the machine has no script at all, the missing libraries would be noise.
     if any(line.target for line in lines):
         problems = tuple(list_host_problems(listing.needs, host))
+        if host.is_this_machine:
+            from tilusbuild.cache.verify import list_machine_problems
+
+            problems += tuple(list_machine_problems(path, directory))
     return PreflightReport(host, lines, problems)
 
 

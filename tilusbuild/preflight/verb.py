@@ -56,17 +56,19 @@ class PreflightArgs(LimitArgs, frozen=True, kw_only=True):
 def run(arguments: PreflightArgs) -> int:
     """Print the instance that each device would get. Return 1 if a device would lack something."""
     from tilusbuild.errors import TilusbuildError
-    from tilusbuild.package.read import select_script_files, unpack_package
+    from tilusbuild.package.read import select_first_libraries, unpack_package
     from tilusbuild.preflight.prediction import predict_run
     from tilusbuild.runtime.errors import LoadError
 
     hosts = [_describe_host(arguments, device) for device in arguments.devices]
-    with unpack_package(arguments.path, select_script_files, options.parse_limits(arguments)) as (
+    with unpack_package(
+        arguments.path, select_first_libraries, options.parse_limits(arguments)
+    ) as (
         listing,
         directory,
     ):
         try:
-            results = [predict_run(listing, directory, host) for host in hosts]
+            results = [predict_run(listing, directory, host, arguments.path) for host in hosts]
         except LoadError as error:
             # The package was unpacked to a directory that is gone when this is read.
             raise TilusbuildError(str(error).replace(f"{directory}/", "")) from None

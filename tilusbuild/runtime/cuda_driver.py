@@ -121,14 +121,14 @@ def _retry_with_dependencies(open_library: Callable[[], _Library], tried: set[st
 def _load_dependency(name: str, tried: set[str]) -> bool:
     """Load a library by its soname, with its own dependencies, and keep it open: the loader then
     finds it by that soname. Return whether it was found."""
-    for path in _find_library_files(name):
+    for path in find_library_files(name):
         with suppress(OSError):  # the file may be of another machine: the next one is tried
             _retry_with_dependencies(partial(ctypes.CDLL, path), tried)
             return True
     return False
 
 
-def _find_library_files(name: str) -> Iterator[str]:
+def find_library_files(name: str) -> Iterator[str]:
     """Yield the files of a library name: in NVIDIA's wheels on `sys.path`, then in the toolkits of
     CUDA_HOME, CUDA_PATH and /usr/local/cuda."""
     # Not "", the working directory, where others may write, as in /tmp.
