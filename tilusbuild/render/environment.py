@@ -307,7 +307,7 @@ class Environment(ImmutableSandboxedEnvironment):
     """The environment of templates. Used from several threads, one rendering a thread at a time."""
 
     template_class = ProjectTemplate
-    intercepted_binops = frozenset(("+", "-", "*", "%", "**"))
+    intercepted_binops = frozenset(("+", "*", "%", "**"))
 
     def __init__(self, loader: ProjectLoader, style: Style = DEFAULT_STYLE) -> None:
         super().__init__(
@@ -385,18 +385,24 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Return the result of an operator that Jinja2 passes to this method."""
-        self.check_growth(operator, (left, right))
-        is_power = operator == "**" and isinstance(left, int) and isinstance(right, int)
-        if is_power and left.bit_length() * right > MAX_BITS:
-            raise TemplateRuntimeError(f"an integer has at most {MAX_BITS:,} bits")
-        return self.count_made(super().call_binop(context, operator, left, right))
+        if isinstance(left, (int, float)) and isinstance(right, (int, float)):
+            # Most operands are numbers, whose sums and remainders never become large.
+            if operator in ("+", "%"):
+                return self.binop_table[operator](left, right)
+            bits = left.bit_length() * right if isinstance(left, int) else 0
+            if operator == "**" and bits > MAX_BITS:
+                raise TemplateRuntimeError(f"an integer has at most {MAX_BITS:,} bits")
+        else:
+            self.check_growth(operator, (left, right))
+        return self.count_made(self.binop_table[operator](left, right))
 
     def count_step(self, characters: int = 0) -> None:
         """Count one step of this thread's rendering, and characters. Raises `TemplateRuntimeError`
         after `MAX_STEPS` and `MAX_MADE`."""
         self.local.steps -= 1
-        self.local.characters -= characters
-        self.count_made("")
+        if characters:
+            self.local.characters -= characters
+            self.count_made("")
         if self.local.steps < 0:
             raise TemplateRuntimeError(
                 f"a rendering may take {MAX_STEPS:,} steps (loop iterations and calls), no more"
@@ -404,7 +410,8 @@ class Environment(ImmutableSandboxedEnvironment):
 
     def finalize_value(self, value: object) -> object:
         """Return what `{{ value }}` writes: Jinja2 calls it. Raises `TemplateRuntimeError`."""
-        self.count_made(value)
+        if isinstance(value, str):
+            self.count_made(value)
         if not self._cpp_values and (value is None or isinstance(value, (bool, float))):
             return value
         return cuda.spell_value(value)
