@@ -291,3 +291,13 @@ def test_a_variable_that_cannot_be_obeyed_is_an_error(
 ) -> None:
     project = new_project(scale.manifest(scale.script(target="gpu")), **{variable: value})
     assert message in project.run("build", status=2).err
+
+
+def test_a_directory_of_the_system_keeps_its_place(new_project: NewProject) -> None:
+    """`-I/usr/include` would put C's <math.h> before C++'s, whose `abs` takes a double, too; g++
+    ignores it, as any directory that it searches anyway."""
+    text = scale.manifest(scale.script(schedules=1), build='include-dirs = ["/usr/include"]')
+    source = "#include <math.h>\nstatic_assert(sizeof(abs(-0.5)) == 8);\n" + scale.TEMPLATE
+    project = new_project(text, {"kernels/scale.cu.j2": source})
+    assert count_compiles(project) == 1
+    assert not [*project.cache.glob("include/*/include")]

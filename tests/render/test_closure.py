@@ -44,14 +44,28 @@ def test_climbing_within_the_project_keeps_its_place(project, roots, tmp_path):
     assert found.notes == ()
 
 
-def test_a_header_outside_every_tree_is_noted_with_its_place(project, roots):
+def test_climbing_out_of_the_project_keeps_its_place(project, roots, tmp_path):
     project.write({"outside.h": "", "project/include/a.h": '\n#include "../../outside.h"\n'})
     found = closure("#include <a.h>", roots)
-    assert names(found) == ["project/include/a.h"]
-    (note,) = found.notes
-    assert str(note.place) == "include/a.h:2:11"
-    assert "leads out" in note.message
-    assert "include-dirs" in str(note.hint)
+    assert names(found) == ["project/_/include/a.h", "project/outside.h"]
+    # The compile searches the directories where they are now.
+    assert [root.name for root in found.roots] == [
+        "project/_/kernels", "project/_/include", "pkg/_/src/inc",
+    ]  # fmt: skip
+    copy = tmp_path / "copy"
+    copy_to(copy, found)
+    assert (copy / "project/_/include/../../outside.h").exists()
+
+
+def test_no_include_finds_another_tree_beside_its_own(project, roots, tmp_path):
+    project.write({"project/include/a.h": "", "pkg/src/inc/b.h": ""})
+    asked = (
+        "#if __has_include(<../../../pkg/src/inc/a.h>) || __has_include(<../../pkg/src/inc/b.h>)"
+    )
+    # Beside the project there is pkg, but none is two directories above.
+    found = closure(f"#include <b.h>\n{asked}\n#endif\n", roots)
+    copy_to(tmp_path / "copy", found)
+    assert not (tmp_path / "copy" / found.roots[1].name / "../../../pkg/src/inc/a.h").exists()
 
 
 def test_an_absolute_include_is_noted(roots):
@@ -164,12 +178,48 @@ def test_a_new_header_of_a_pattern_is_where_a_plan_looks_again(project, roots):
     }
 
 
-def test_a_link_before_climbing_is_noted(project, roots):
-    project.write({"project/include/b.h": "", "elsewhere/deep/x.h": "", "elsewhere/b.h": ""})
+@pytest.fixture
+def link(project):
+    """`linked` of the project's headers leads elsewhere; both have a `b.h` above."""
+    project.write({"project/include/b.h": "", "elsewhere/deep/x.h": "", "elsewhere/b.h": "//b"})
     os.symlink(project.directory / "elsewhere/deep", project.directory / "project/include/linked")
-    (note,) = closure('#include "linked/../b.h"\n', roots).notes
-    assert str(note.place) == "source.cu:1:11"
-    assert "symbolic link" in note.message
+
+
+def test_climbing_follows_links(project, roots, link):
+    (header,) = [h for h in closure('#include "linked/../b.h"\n', roots).headers if h.path]
+    assert header.name == "project/include/b.h"
+    assert header.path == str(project.directory / "elsewhere/b.h")
+
+
+@pytest.mark.parametrize("name", ["b.h", "c.h"])
+def test_a_name_that_would_mean_two_files_is_an_error(project, roots, link, name):
+    project.write({"elsewhere/c.h": "", "pkg/src/inc/c.h": ""})
+    with pytest.raises(InputError) as raised:
+        closure(f'#include <{name}>\n#include "linked/../{name}"\n', roots)
+    said = raised.value.render()
+    assert said.startswith('source.cu:2:11: error: ".." after a symbolic link leads elsewhere')
+
+
+def test_files_with_one_content_are_told_apart_after_pragma_once(project, roots):
+    once = "#pragma once\nint a;\n"
+    files = ["include/a.h", "include/b.h", "kernels/c.h"]
+    project.write({f"project/{name}": once for name in files} | {"project/include/d.h": once})
+    os.remove(project.directory / "project/include/d.h")
+    os.symlink("b.h", project.directory / "project/include/d.h")
+    source = '#include "a.h"\n#include "b.h"\n#include "c.h"\n#include "d.h"\n'
+    a, b, d, c = closure(source, roots).headers
+    assert (a.content, b.content, c.content) == tuple(
+        once.encode() + b"\n" * count for count in range(3)
+    )
+    # A link to a file is that file.
+    assert d.sha256 == b.sha256
+
+
+def test_equal_files_with_guards_keep_their_content(project, roots):
+    project.write({"project/include/a.h": "int x;", "project/include/b.h": "int x;"})
+    first, second = closure("#include <a.h>\n#include <b.h>\n", roots).headers
+    assert first.sha256 == second.sha256
+    assert not second.content
 
 
 def test_directories_pipes_and_dangling_links_are_no_headers(project, roots):

@@ -181,6 +181,8 @@ def _write_include(
                 shareable = shareable_files.get(file_digest)
                 if shareable is None or not _share_file(tree, shareable, new_file, file_digest):
                     tree.disk.write_file(new_file, _read_content(files[name], file_digest))
+                # One file has one content and one inode here, by all of its names.
+                shareable_files[file_digest] = new_file
             manifest = os.path.join(private.path, layout.MANIFEST)
             tree.disk.write_file(manifest, _read_content(files[layout.MANIFEST], digest))
             new_files = [os.path.join(private.path, name) for name in digests]

@@ -8,6 +8,7 @@ the hash, so that what is compiled is always what the hash names.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -174,7 +175,13 @@ class Planner(Struct):
         toolchain = self.get_toolchain(script, target)
         pipeline = choose_pipeline(self.manifest, script, target, toolchain.device_compiler)
         outside = pipeline.list_outside_directories(toolchain)
-        roots = find_roots(self.manifest, script, template)
+        # A compiler ignores `-I` of a directory that is in its own search path.
+        own_directories = {os.path.realpath(directory) for directory in outside.directories}
+        roots = tuple(
+            root
+            for root in find_roots(self.manifest, script, template)
+            if os.path.realpath(root.path) not in own_directories
+        )
         search_path = roots, outside
         if search_path not in self._headers:
             scans = None if self.memo is None else self.memo.scans

@@ -221,7 +221,7 @@ def _make_program(
     link, library_files, probed_paths = library.make_entry_link(spec, sources.memory)
     closure = add_files(closure_of_source, library_files)
     # If there are no headers there is no copy of them, and so no directory to search.
-    roots = sources.headers(template).roots if closure_of_source.headers else ()
+    roots = closure_of_source.roots if closure_of_source.headers else ()
     recipe = replace(
         spec.recipe,
         source=valued.make_full_source(source, symbol, unit_kernels),

@@ -14,12 +14,14 @@ import glob
 import os
 import re
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from tilusbuild.errors import Place, input_error
 from tilusbuild.manifest.names import PACKAGE
-from tilusbuild.render.closure import Root, make_root
+from tilusbuild.render.closure import MANIFEST, Root, make_root
 from tilusbuild.runtime.regular import read_bytes, try_read_text
 from tilusbuild.toolchain import find_package_directory
 
@@ -37,19 +39,31 @@ def find_roots(manifest: Manifest, script: str, template: str) -> tuple[Root, ..
     # The order decides: a compiler takes a header from the first directory that has it.
     roots = [_find_template_root(manifest, script, template)]
     script_count = len(manifest.scripts[script].include_dirs)
-    used_names: dict[str, str] = {PROJECT: manifest.root}
     for number, declared in enumerate(manifest.include_dirs_for(script)):
         place = (
             manifest.locate_key("script", script, "include-dirs", number)
             if number < script_count
             else manifest.locate_key("build", "include-dirs", number - script_count)
         )
-        roots.append(_find_root(manifest.root, declared, place, used_names))
+        roots.append(_find_root(manifest.root, declared, place))
     torch_place = manifest.locate_torch(script)
     if torch_place is not None:
         roots += _find_torch_roots(torch_place)
-    # A directory that is declared twice counts at its first place, as for a compiler.
-    return tuple(dict.fromkeys(roots))
+    return _name_apart(manifest.root, roots)
+
+
+def _name_apart(project: str, roots: Iterable[Root]) -> tuple[Root, ...]:
+    """Return the directories, those of each tree by a name that no other tree has. A directory that
+    is there twice, by any link, counts at its first place, as for a compiler."""
+    used_names = {PROJECT: os.path.abspath(project), MANIFEST: ""}
+    root_of_directory: dict[str, Root] = {}
+    named_roots = []
+    for root in roots:
+        tree = choose_free_name(root.tree, root.base[1], used_names)
+        named_root = replace(root, name=tree + root.name[len(root.tree) :])
+        first_root = root_of_directory.setdefault(os.path.realpath(root.path), named_root)
+        named_roots.append(replace(first_root, quoted_only=root.quoted_only))
+    return tuple(dict.fromkeys(named_roots))
 
 
 def _find_template_root(manifest: Manifest, script: str, template: str) -> Root:
@@ -71,20 +85,16 @@ def find_link_roots(
 ) -> tuple[Root, ...]:
     """Return the directories that a script's link is to search. Raises `InputError` for a
     directory or a package that is not there."""
-    used_names = {PROJECT: manifest.root}
     roots = []
     for number, declared in enumerate(link_dirs):
         place = manifest.locate_key("script", script, "link-dirs", number)
-        roots.append(_find_root(manifest.root, declared, place, used_names))
-    return tuple(roots)
+        roots.append(_find_root(manifest.root, declared, place))
+    return _name_apart(manifest.root, roots)
 
 
-def _find_root(project: str, declared: Directory, place: Place, used_names: dict[str, str]) -> Root:
-    """Return a directory that the manifest declares, with its name in a program's copy.
-
-    The name of a directory outside the project is added to `used_names`. Raises `InputError`, at
-    `place`, if there is no such directory or package.
-    """
+def _find_root(project: str, declared: Directory, place: Place) -> Root:
+    """Return a directory that the manifest declares. Raises `InputError`, at `place`, if there is
+    no such directory or package."""
     if declared.package is not None:
         try:
             path = find_package_directory(declared.package, declared.path)
@@ -100,7 +110,7 @@ def _find_root(project: str, declared: Directory, place: Place, used_names: dict
         return make_root(PROJECT, project, relative)
     # A path outside is another one on each machine. So only its last name is in a hash, with a
     # number if two directories have this name.
-    return make_root(choose_free_name(os.path.basename(path), path, used_names), path)
+    return make_root(os.path.basename(path), path)
 
 
 def choose_free_name(name: str, path: str, used_names: dict[str, str]) -> str:

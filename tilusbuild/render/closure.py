@@ -23,9 +23,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tilusbuild.errors import Diagnostic
-from tilusbuild.runtime.regular import try_stat
+from tilusbuild.runtime.regular import try_read_bytes, try_stat
 from tilusbuild.state.directories import is_machine_error
-from tilusbuild.state.files import sha256_text
+from tilusbuild.state.files import sha256_bytes, sha256_text
 from tilusbuild.state.patterns import PatternTooWideError, find_matches
 
 MANIFEST = "MANIFEST"
@@ -35,8 +35,9 @@ KEEP = ".keep"
 class Root(Struct, frozen=True):
     """A directory of the include path: `path` on disk, `name` in the copy that a compile sees.
 
-    It belongs to a tree, of which the last `depth` parts of both lead to it: `..` may climb that
-    far, since the copy is laid out alike. `make_root` makes one.
+    The first part of the name is that of its tree, in whose directory the last `depth` parts of
+    both lead to it: the copy is laid out alike, so `..` may climb that far, and further through
+    parts between these (`add_levels`). `make_root` makes one.
     """
 
     name: str
@@ -48,16 +49,20 @@ class Root(Struct, frozen=True):
     @property
     def tree(self) -> str:
         """The name of the tree."""
-        parts = self.name.split("/")
-        return "/".join(parts[: len(parts) - self.depth])
+        return self.name.partition("/")[0]
 
     @property
-    def base(self) -> str:
-        """The directory of the tree."""
-        path = self.path
+    def base(self) -> tuple[str, str]:
+        """The directory of the tree: its name in the copy and its path."""
+        name, path = self.name, self.path
         for _ in range(self.depth):
-            path = os.path.dirname(path)
-        return path
+            name, path = posixpath.dirname(name), os.path.dirname(path)
+        return name, path
+
+    def add_levels(self, count: int) -> Root:
+        """Return this directory with `count` more directories of the copy above its tree's."""
+        tree, slash, inner = self.name.partition("/")
+        return replace(self, name="/".join([tree, *["_"] * count]) + slash + inner)
 
 
 def make_root(tree: str, base: str, directory: str = "", *, quoted_only: bool = False) -> Root:
@@ -77,6 +82,8 @@ class Header(Struct, frozen=True):
     sha256: str
     path: str | None
     """None for an empty file that only makes a directory exist."""
+    content: bytes = b""
+    """What the copy has in the place of the file's own content, for a twin (`tell_twins_apart`)."""
 
 
 class Closure(Struct, frozen=True):
@@ -85,6 +92,8 @@ class Closure(Struct, frozen=True):
     headers: tuple[Header, ...]
     digest: str
     """sha256 of `manifest`: what the directory of the copy is called."""
+    roots: tuple[Root, ...] = ()
+    """Where the compile is to search the copy, in order."""
     notes: tuple[Diagnostic, ...] = ()
     """Includes that the compile will not find, and how to declare them: to be shown if it fails."""
     unmatched: tuple[str, ...] = ()
@@ -131,8 +140,38 @@ def map_layout(closure: Closure) -> Mapping[str, bytes | str]:
     # reads with `Header.sha256`.
     files: dict[str, bytes | str] = {MANIFEST: closure.manifest.encode("utf-8", "surrogateescape")}
     for header in closure.headers:
-        files[header.name] = b"" if header.path is None else header.path
+        files[header.name] = header.content or header.path or b""
     return files
+
+
+def tell_twins_apart(headers: Iterable[Header]) -> Iterator[Header]:
+    """Yield the headers, such that two of them have one content only if they are one file.
+
+    After `#pragma once`, compilers know a file by its content and time, or by its inode. No medium
+    that a copy goes through keeps both. So blank lines are added to a file with the content of
+    another; the names of one file, by links, keep one content.
+    """
+    by_digest: dict[str, list[Header]] = {}
+    for header in headers:
+        by_digest.setdefault(header.sha256, []).append(header)
+    digests = {*by_digest}
+    for digest, twins in by_digest.items():
+        data = (try_read_bytes(twins[0].path or "") if len(twins) > 1 else None) or b""
+        # Blank lines would change other data, which a program may embed. A file that has changed
+        # since it was hashed is an error where it is copied.
+        if b"once" not in data or sha256_bytes(data) != digest:
+            yield from twins
+            continue
+        content_of_file: dict[tuple[int, int], bytes] = {}
+        for header in sorted(twins, key=lambda header: header.name):
+            status = try_stat(header.path or "")
+            inode = (status.st_dev, status.st_ino) if status else (0, 0)
+            if content_of_file and inode not in content_of_file:
+                while sha256_bytes(data) in digests:
+                    data += b"\n"
+                digests.add(sha256_bytes(data))
+            content = content_of_file.setdefault(inode, data)
+            yield replace(header, sha256=sha256_bytes(content), content=content)
 
 
 def format_manifest(headers: Sequence[Header]) -> str:
@@ -166,23 +205,23 @@ def has_links_before_parent(path: str) -> bool:
     )
 
 
-def list_passed_directories(tree: str, directory: str, name: str) -> list[str] | None:
+def list_passed_directories(directory: str, name: str) -> tuple[list[str], int]:
     """Return the directories that must exist for `..` in `directory/name` to be followed, `a/b` for
-    `a/b` and `../x.h`; None if the path leaves the tree."""
-    tree_length = tree.count("/") + 1
+    `a/b` and `../x.h`; and how many levels above its tree the path leads."""
     parts = directory.split("/")
     passed_directories = []
+    levels = 0
     # The path is followed part by part, as a compiler does: `a/../../b/c` leaves the tree though
     # its end is inside.
     for part in name.split("/"):
         if part == "..":
             passed_directories.append("/".join(parts))
-            parts.pop()
+            # The parts end at the tree's own, however far the path leads.
+            levels += len(parts) == 1
+            parts = parts[:-1] or parts
         elif part not in ("", "."):
             parts.append(part)
-        if len(parts) < tree_length:
-            return None
-    return passed_directories
+    return passed_directories, levels
 
 
 MAX_FILES, MAX_BYTES = 20_000, 512 << 20
@@ -233,7 +272,7 @@ def match_declared(roots: Sequence[Root], pattern: str) -> Iterator[PatternMatch
         return
     # Users write patterns relative to a root or to its tree's directory, so both are searched.
     directories = {(root.tree, root.name, root.path) for root in roots}
-    directories |= {(root.tree, root.tree, root.base) for root in roots}
+    directories |= {(root.tree, *root.base) for root in roots}
     for tree, name, path in sorted(directories):
         yield match_below(tree, name, path, pattern)
 

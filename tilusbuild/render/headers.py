@@ -18,7 +18,7 @@ import posixpath
 import stat
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -40,6 +40,7 @@ from tilusbuild.render.closure import (
     list_passed_directories,
     match_below,
     match_declared,
+    tell_twins_apart,
 )
 from tilusbuild.render.preprocessor import Include, Scan, scan_text
 from tilusbuild.render.scans import ScanMemory
@@ -51,6 +52,8 @@ from tilusbuild.state.patterns import PatternTooWideError
 _MAX_NOTES = 3
 """About names that macros make: a library has hundreds."""
 _EMPTY = sha256_bytes(b"")
+_MAX_LEVELS = 8
+"""How far an include may lead above its tree: a project has no business at the root."""
 
 
 class SearchDirectory(NamedTuple):
@@ -87,10 +90,11 @@ class Headers:
         scans: ScanMemory | None = None,
     ) -> None:
         self.roots = tuple(roots)
+        self.base_names = {root.base[0] for root in self.roots}
         self.source_directories = {root.name for root in self.roots if root.quoted_only}
         self.outside = outside or Outside(())
         self._digests = digests
-        self._scans = scans or ScanMemory()
+        self._scans = scans = scans or ScanMemory()
         self._closures: dict[object, Closure] = {}
         # These methods read the disk: each answer is kept for all sources.
         self.find_file = cache(self._read_file)
@@ -98,6 +102,12 @@ class Headers:
         self.match_declared = cache(lambda pattern: [*match_declared(self.roots, pattern)])
         self.list_below = cache(self._match_headers)
         self.follow_includes = cache(self._follow_includes)
+        self.add_levels = cache(
+            lambda count: Headers(
+                [root.add_levels(count) for root in roots],
+                digests=digests, outside=outside, scans=scans,
+            )
+        )  # fmt: skip
 
     def find_closure(
         self,
@@ -117,6 +127,9 @@ class Headers:
         if (closure := self._closures.get(key)) is None:
             search = _ClosureSearch(self, frozenset(rendered))
             closure = search.run_search(source_scan, source, extra)
+            if search.levels:
+                deeper = self.add_levels(search.levels)
+                closure = deeper.find_closure(source, extra=extra, rendered=rendered)
             self._closures[key] = closure
         return closure
 
@@ -154,7 +167,7 @@ class Headers:
             """Return whether a file may be a header: by its suffix at the top of a tree, which is
             often a project with few headers, and if it is hidden; else any but a template."""
             is_hidden = posixpath.basename(file).startswith(".")
-            if is_hidden or name == tree:
+            if is_hidden or name in self.base_names:
                 return file.endswith(HEADER_SUFFIXES)
             return not file.endswith(".j2")
 
@@ -198,6 +211,9 @@ class Headers:
         return self.find_existing_ancestor(parent)
 
 
+_Sight: TypeAlias = "tuple[str, HeaderFile | None]"
+
+
 class ReachedHeaders(Struct):
     """The headers that some includes name, and the names and directories that decided it."""
 
@@ -213,6 +229,14 @@ class ReachedHeaders(Struct):
     """Names that headers outside the project ask for."""
     unknown: bool = False
     """Whether an include was not followed, so that `external` is incomplete."""
+    levels: int = 0
+    """How far `..` of an include leads above its tree. The search is then made again with so many
+    directories more."""
+    sights: dict[tuple[str, str | None], _Sight] = field(default_factory=dict)
+    """By a name that an include means in the copy and its file's path (None: there is none), the
+    include and its includer."""
+    has_links: bool = False
+    """Whether `..` of an include follows a link, so that a name may have two files."""
     notes: dict[tuple[HeaderFile | None, str, str, str], bool] = field(default_factory=dict)
     queue: list[HeaderFile] = field(default_factory=list)
     """Files whose includes were not followed yet."""
@@ -226,6 +250,8 @@ class ReachedHeaders(Struct):
         self.external |= reached.external
         self.sought |= reached.sought
         self.unknown |= reached.unknown
+        self.levels = max(self.levels, reached.levels)
+        self.has_links |= reached.has_links
         self.notes |= reached.notes
 
     def resolve_include(self, include: Include, includer: HeaderFile | None) -> None:
@@ -262,7 +288,11 @@ class ReachedHeaders(Struct):
             self.sought.add(include.name)
         else:
             if ".." in include.name.split("/"):
-                self._note_leads_out(include, includer, "include-dirs")
+                self.add_note(
+                    include.name, includer, f'"{include.name}" leads out of include-dirs',
+                    "add the directory above both headers to include-dirs, and include the one "
+                    "that includes from there",
+                )  # fmt: skip
             self.external.add(include.name)
         if self.headers.overlap.shadows:
             for directory in self.headers.outside.directories:
@@ -281,24 +311,24 @@ class ReachedHeaders(Struct):
                 return True
             path = f"{disk_directory}/{include.name}"
             name = posixpath.normpath(f"{directory}/{include.name}")
+            passed_directories, levels = list_passed_directories(directory, include.name)
+            if levels:
+                self.levels = max(self.levels, levels if levels <= _MAX_LEVELS else 0)
+                continue
             if ".." in include.name and has_links_before_parent(path):
-                self.add_note(
-                    include.name, includer, '".." after a symbolic link leads elsewhere in a copy',
-                    "include the header by a path without the link",
-                )  # fmt: skip
+                self.has_links = True
                 path = os.path.realpath(path)
             file = self.headers.find_file(tree, name, path)
+            found_path = None if file is None else os.path.normpath(path)
+            # `..` cannot follow a directory that is missing, here and in the copy.
+            if file is not None or ".." not in include.name or os.path.isdir(os.path.dirname(path)):
+                self.sights.setdefault((name, found_path), (include.name, includer))
             if file is None:
                 self.probed.add(self.headers.find_existing_ancestor(os.path.dirname(path)))
                 continue
             is_resolved = True
-            passed_directories = list_passed_directories(tree, directory, include.name)
-            # A compiler would read a file above the tree, but it is not in the copy.
-            if passed_directories is None:
-                self._note_leads_out(include, includer, tree)
-            else:
-                self.add_file(file)
-                self.directories.update(passed_directories)
+            self.add_file(file)
+            self.directories.update(passed_directories)
             # Where `#include_next` goes on depends on where the compiler found the including file,
             # which is not known here: the headers of all directories are taken.
             if not include.next:
@@ -312,16 +342,6 @@ class ReachedHeaders(Struct):
             self.files[file.name] = file
             self.queue.append(file)
         return file is not None
-
-    def _note_leads_out(self, include: Include, includer: HeaderFile | None, tree: str) -> None:
-        """Note an include whose `..` leads above the directories that the copy has."""
-        self.add_note(
-            include.name,
-            includer,
-            f'"{include.name}" leads out of the directory that is copied ({tree})',
-            "add the directory above both headers to include-dirs, and include the one that "
-            "includes from there",
-        )
 
     def add_note(
         self,
@@ -371,6 +391,8 @@ class _ClosureSearch(ReachedHeaders):
             file = self.queue.pop()
             self._note_scan(file.scan, file)
             self.add_reached(self.headers.follow_includes(file, self.rendered))
+        if self.has_links and not self.levels:
+            self._check_names(source)
         for operand, includer in [*self.operands.items()][:_MAX_NOTES]:
             self.add_note(
                 operand, includer, f"which header {operand} names is not known before the compile",
@@ -386,12 +408,28 @@ class _ClosureSearch(ReachedHeaders):
         return Closure(
             headers,
             sha256_text(format_manifest(headers)),
+            roots=self.headers.roots,
             notes=tuple(dict.fromkeys(notes)),
             unmatched=tuple(unmatched),
             probed=tuple(sorted(self.probed | overlap.probed)),
             external=None if self.unknown else tuple(sorted(self.external)),
             shadowing=frozenset(self.sought | overlap.sought),
         )
+
+    def _check_names(self, source: str) -> None:
+        """Raise `InputError` if a name in the copy, which has no links, would mean two files, or a
+        file where there is none."""
+        sights = dict(self.sights)
+        for file in self.files.values():
+            sights |= self.headers.follow_includes(file, self.rendered).sights
+        path_of_name: dict[str, str | None] = {}
+        for (name, path), (include_text, includer) in sights.items():
+            real_path = path and os.path.realpath(path)
+            if path_of_name.setdefault(name, real_path) != real_path:
+                message = '".." after a symbolic link leads elsewhere in a copy'
+                hint = "include the header by a path without the link"
+                diagnostic = _make_diagnostic(source, includer, include_text, message, hint)
+                raise InputError(diagnostic._replace(severity="error"))
 
     def _note_scan(self, text_scan: Scan, includer: HeaderFile | None) -> None:
         """Note whether a text has computed includes, their operands, and the directory of the
@@ -429,7 +467,7 @@ class _ClosureSearch(ReachedHeaders):
         # If the name may have `..` in it, it may lead to any directory up to the tree's own.
         tree_directories = set()
         if self.climbs:
-            tree_directories = {SearchDirectory(root.tree, root.tree, root.base) for root in roots}
+            tree_directories = {SearchDirectory(root.tree, *root.base) for root in roots}
         for directory in (*directories, *sorted(tree_directories)):
             if directory in self.taken_directories:
                 continue
@@ -464,7 +502,9 @@ class _ClosureSearch(ReachedHeaders):
     def _list_headers(self) -> tuple[Header, ...]:
         """Return the headers, and an empty file in each directory that only `..` passes through."""
         project_files = (file for file in self.files.values() if file.tree)
-        headers = [Header(file.name, file.digest, file.path) for file in project_files]
+        headers = [
+            *tell_twins_apart(Header(file.name, file.digest, file.path) for file in project_files)
+        ]
         existing_directories = {
             parent for header in headers for parent in list_parents(header.name)
         }

@@ -133,6 +133,10 @@ class CompilePlanner(Struct):
         source = f"#line 1 {json.dumps(name, ensure_ascii=False)}\n{text}"
         headers = self._find_headers(roots, pipeline, toolchain)
         closure = headers.find_closure("\n".join((source, *format_definitions((), arguments))))
+        named = zip(roots, closure.roots, strict=True)
+        words = {f"{HERE}/include/{old.name}": f"{HERE}/include/{new.name}" for old, new in named}
+        arguments = [words.get(argument, argument) for argument in arguments]
+        roots = closure.roots
         seeded = toolchain.cuda is not None and toolchain.cuda.release >= FIRST_SEEDED
         recipe = Recipe(
             pipeline=pipeline,
