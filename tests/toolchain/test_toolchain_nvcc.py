@@ -3,6 +3,8 @@
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,9 @@ from support.processes import run_to_end
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.state.digests import walk_files
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover_toolchain
+from tilusbuild.toolchain.cuda import Cuda
 from tilusbuild.toolchain.headers import is_core_of_system, is_core_of_toolkit
+from tilusbuild.toolchain.reach import find_reach
 
 pytestmark = pytest.mark.nvcc
 
@@ -69,3 +73,19 @@ def test_core_headers_cover_what_the_standard_libraries_include(
             if is_system and not is_core_of_system(path[len(holder) :]):
                 wrong.append(path)
     assert not wrong
+
+
+def test_a_compile_may_open_what_the_links_of_a_toolkit_lead_to(tmp_path: Path) -> None:
+    for name, link in {"x.h": "include/x.h", "libx.so.10": "lib/libx.so"}.items():
+        (tmp_path / name).write_text("")
+        (tmp_path / "cuda" / link).parent.mkdir(parents=True)
+        (tmp_path / "cuda" / link).symlink_to(tmp_path / name)
+    root = str(tmp_path / "cuda")
+    cuda = Cuda(
+        f"{root}/bin/nvcc", root, "13.0", (), (), (f"{root}/include",), "", f"{root}/lib", ()
+    )
+    nothing = SimpleNamespace(compiler_headers=(), system_headers=(), files=(), tools=(), parts=())
+    uncached: Any = find_reach.__wrapped__
+    reach = uncached(nothing, cuda, None, sandboxed=True)
+    assert str(tmp_path / "x.h") in reach.headers
+    assert str(tmp_path / "libx.so.10") in reach.tools

@@ -67,7 +67,8 @@ def find_reach(
     if cuda is not None:
         tools += [os.path.dirname(tool.path) for tool in cuda.tools]
         tools += [f"{cuda.root}/nvvm", cuda.libdevice, cuda.library_dir]
-        headers += cuda.include_dirs
+        tools += _list_link_targets([os.path.dirname(cuda.nvcc), cuda.library_dir])
+        headers += [*cuda.include_dirs, *_list_link_targets(cuda.include_dirs[:1])]
     libraries: list[str] = []
     if nvrtc is not None:
         libraries = [os.path.dirname(os.path.realpath(nvrtc.library))]
@@ -78,6 +79,15 @@ def find_reach(
         nvrtc=_resolve_existing(libraries),
         sandboxed=sandboxed,
     )
+
+
+def _list_link_targets(directories: Iterable[str]) -> Iterator[str]:
+    """Yield what the links below directories lead to: distributions join toolkits by links, and a
+    fingerprint has the content that is read through them."""
+    for directory in directories:
+        for parent, inner, files in os.walk(directory):
+            paths = (os.path.join(parent, name) for name in (*inner, *files))
+            yield from (path for path in paths if os.path.islink(path))
 
 
 def _list_host_files(host: HostCompiler) -> Iterator[str]:
