@@ -202,7 +202,6 @@ def test_large_numbers_that_are_written_are_no_lengths(project):
             "k.cu.j2:2:8",
             'did you mean "m16n8k16"?',
         ),
-        ({"bad.j2": b"fine\nnot \xff\n"}, '{% include "bad.j2" %}', "bad.j2:2", ""),
     ],
 )
 def test_a_mistake_elsewhere_is_at_its_place_and_tells_the_way(

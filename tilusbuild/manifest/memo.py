@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from msgspec import Raw, json
@@ -102,8 +103,9 @@ def remember_manifest(manifest: Manifest, environment: Mapping[str, str]) -> Non
     if file is not None and stamps is not None:
         bare = _strip_derived(manifest).replace_values(_document=NO_DOCUMENT)
         key = _memo_key(manifest.path, manifest._document.text)
-        memo: _Memo = (key, stamps, Raw(json.encode(bare, enc_hook=dict)))
-        _ENVELOPE.write_body(file, json.encode(memo), parents=True)
+        with suppress(UnicodeEncodeError):  # JSON has no path that is not UTF-8
+            memo: _Memo = (key, stamps, Raw(json.encode(bare, enc_hook=dict)))
+            _ENVELOPE.write_body(file, json.encode(memo), parents=True)
 
 
 def _memo_path(path: str, environment: Mapping[str, str]) -> str | None:

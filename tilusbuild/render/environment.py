@@ -195,7 +195,7 @@ class ProjectLoader(BaseLoader):
         """Return the content of a template, which is read once and kept in `texts`.
 
         The file's stamp is added to `sightings`. Raises `TemplateNotFound`, and `BadTemplateError`
-        if the file cannot be read or is not UTF-8.
+        if the file cannot be read.
         """
         if (stored_text := self.texts.get(name)) is not None:
             return stored_text
@@ -209,14 +209,11 @@ class ProjectLoader(BaseLoader):
             raise TemplateNotFound(name) from None
         except OSError as error:
             raise BadTemplateError(name, f'the template "{name}": {error.strerror}') from None
-        # A source that is not rendered may be in any encoding.
+        # A source may be in any encoding: a byte that is not UTF-8 is a surrogate until it is
+        # written.
         if self._exact:
             return self.texts.setdefault(name, data.decode("utf-8", "surrogateescape"))
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            raise BadTemplateError(name, f'the template "{name}" is not UTF-8', line) from None
+        text = data.decode("utf-8-sig", "surrogateescape")
         # Editors and git change line ends, and these must not change a program's hash.
         return self.texts.setdefault(name, re.sub(r"\r\n?", "\n", text))
 

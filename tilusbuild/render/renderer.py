@@ -156,8 +156,8 @@ def render_text(
             parts.append(part)
         # `concat` of a marked rendering returns a text without marks; `str` of it has the marks.
         text = str(environment.concat(parts))
-        # This only raises `UnicodeEncodeError` for a lone surrogate.
-        text.encode()
+        # This only raises `UnicodeEncodeError` for a lone surrogate that stands for no byte.
+        text.encode("utf-8", "surrogateescape")
         return text
     except UnicodeEncodeError:
         raise input_error("the rendering has a lone surrogate", place=Place(template)) from None
