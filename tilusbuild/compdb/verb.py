@@ -151,7 +151,9 @@ def make_compile_command(
     for name, directory in directories.items():
         paths[f"{HERE}/include/{name}"] = directory
     for link, linked_directory in recipe.pipeline.list_include_links(recipe).items():
-        paths[f"{HERE}/{link}"] = directories[linked_directory.removeprefix("include/")]
+        name = linked_directory.removeprefix("include/")
+        if name in directories:  # the others are of the link
+            paths[f"{HERE}/{link}"] = directories[name]
     # Without `-o FILE`: clangd wants no output, and the cache has no place for one.
     output = argv.index("-o")
     argv = collect_tools(toolchain).fill_placeholders((*argv[:output], *argv[output + 2 :]))

@@ -10,6 +10,7 @@ file; all of `compile/` imports it and it imports nothing of `compile/`.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -40,7 +41,12 @@ PRODUCT, OBJECT = "lib.so", "object.o"
 
 STAND_IN = "needed.s"
 """The assembly file of the empty libraries, one for each soname of `Link.needed`."""
+# In a file of words, libiberty's `buildargv` ends a word at a blank, and a quote begins one.
+_LIST_ESCAPED, _ESCAPE = re.compile(r"[\s\\'\"]"), r"\\\g<0>"
 _NO_MAPPING = '.section .note.GNU-stack,"",%progbits\n'
+
+LINK_OPTIONS, LINK_INPUTS = "link.txt", "objects.txt"
+"""The files of the words of a link: the linker's options, and the objects."""
 
 EXPORTS_MAP = "exports.map"
 EXPORTS_MAP_TEXT = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; };\n"
@@ -208,6 +214,8 @@ class Step(Struct, frozen=True):
     alone: tuple[str, ...] = ()
     """For a step that programs of a unit share: the further arguments with which it compiles one
     program alone, after it has failed for all of them."""
+    listed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The words that the command reads from files, by the file's name."""
 
     @property
     def tool(self) -> str:
@@ -353,8 +361,15 @@ class Pipeline(ABC):
 
     def generate_files(self, recipe: Recipe) -> Mapping[str, str]:
         """Return the files beside the source that follow from the recipe. Raises `ValueError`."""
-        link = recipe.link
-        return {STAND_IN: _NO_MAPPING} if link is not None and link.needed else {}
+        if recipe.link is None:
+            return {}
+        steps = self.list_commands(recipe)
+        stand_in = {STAND_IN: _NO_MAPPING} if any(STAND_IN in s.argv for s in steps) else {}
+        return stand_in | {
+            name: "".join(f"{_LIST_ESCAPED.sub(_ESCAPE, word)}\n" for word in words)
+            for step in steps
+            for name, words in step.listed.items()
+        }
 
     def collect_own_files(self, recipe: Recipe) -> Mapping[str, str]:
         """Return all files beside the source that are the program's own: `generate_files`, and

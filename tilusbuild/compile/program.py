@@ -391,7 +391,9 @@ class Compile(Struct):
 
     def scrub_log(self, output: bytes) -> str:
         """Return a tool's output with the names of directories that every machine has."""
-        return scrub_output(output, {self.work: "", "/proc/self/cwd": "", **self.tools.directories})
+        links = self.recipe.pipeline.list_include_links(self.recipe)
+        names = {**links, self.work: "", "/proc/self/cwd": "", **self.tools.directories}
+        return scrub_output(output, names)
 
     def load_launcher(self) -> bytes:
         """Return the launcher's object from the store, or compile and store it; set `launcher_key`.

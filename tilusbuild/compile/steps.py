@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from tilusbuild.compile.model import (
     EXPORTS_MAP,
     HERE,
+    LINK_INPUTS,
+    LINK_OPTIONS,
     STAND_IN,
     TOOLKIT,
     Link,
@@ -112,10 +114,10 @@ def list_steps(recipe: Recipe) -> tuple[Step, ...]:
     return (*compile_steps, LAUNCHER_STEP, link_step)
 
 
-def make_stand_in_steps(link: Link) -> Iterator[Step]:
+def make_stand_in_steps(link: Link, *, has_input: bool = True) -> Iterator[Step]:
     """Yield the steps that make an empty library for each needed soname: a linker records a soname
-    only of a file that it is given."""
-    if link.needed:
+    only of a file that it is given. Without `has_input` the empty object is made in any case."""
+    if link.needed or not has_input:
         argv: tuple[str, ...] = ("{as}", STAND_IN, "-o", "needed.o")
         yield Step("nothing", argv, "needed.o", of_program=False)
     for soname, file in _list_needed_files(link):
@@ -145,10 +147,42 @@ def list_linker_options(link: Link, exports: Sequence[str] = ()) -> tuple[str, .
     return tuple(options)
 
 
-def list_library_arguments(link: Link) -> tuple[str, ...]:
+def make_link_step(
+    recipe: Recipe,
+    driver: Sequence[str],
+    options: tuple[str, ...],
+    rest: Sequence[str],
+    inputs: tuple[str, ...] = (),
+) -> Step:
+    """Return the step in which a compiler links: `driver` are its first words, `rest` the last.
+    These name the file of `inputs`, if there are any.
+
+    A `Link` has words of the user, and any number of objects: g++ reads them from files, since a
+    command has a greatest length, and nvcc's shell would split words."""
+    passed_on = tuple(word for option in options for word in ("-Xlinker", option))
+    listed = {LINK_INPUTS: inputs} if inputs else {}
+    if recipe.link is not None:
+        # g++ reads the file in place of its name: the first word stays before it, for nvcc.
+        flag, *words = passed_on
+        listed[LINK_OPTIONS] = tuple(words)
+        passed_on = (flag, f"@{LINK_OPTIONS}")
+    product = recipe.pipeline.product
+    return Step("link", (*driver, *passed_on, *rest, "-o", product), product, listed=listed)
+
+
+def find_commands_names(recipe: Recipe) -> dict[str, str]:
+    """Return the links in the private directory that commands name in place of files and
+    directories below it."""
+    links = recipe.pipeline.list_include_links(recipe)
+    return {directory: link for link, directory in links.items()}
+
+
+def list_library_arguments(recipe: Recipe) -> tuple[str, ...]:
     """Return the `-L` and `-l` arguments of a link."""
+    link, names = recipe.link or Link(), find_commands_names(recipe)
+    directories = (f"include/{name}" for name in link.dirs)
     # Not by path: for a library without a soname, a linker would write the path into the output.
-    return (*(f"-L{HERE}/include/{name}" for name in link.dirs), *(f"-l{n}" for n in link.libs))
+    return (*(f"-L{HERE}/{names.get(d, d)}" for d in directories), *(f"-l{n}" for n in link.libs))
 
 
 def format_object_name(number: int) -> str:
@@ -189,11 +223,10 @@ def format_include_options(recipe: Recipe, through: tuple[str, ...] = ()) -> lis
     # The source finds rendered headers beside it, a header of the closure finds them here.
     if recipe.headers:
         directories.append((HERE, True))
-    include_links = recipe.pipeline.list_include_links(recipe)
-    link_of_directory = {directory: link for link, directory in include_links.items()}
+    names = find_commands_names(recipe)
     for name, quoted_only in recipe.includes.roots:
         directory = f"include/{name}"
-        directories.append((f"{HERE}/{link_of_directory.get(directory, directory)}", quoted_only))
+        directories.append((f"{HERE}/{names.get(directory, directory)}", quoted_only))
     options: list[str] = []
     for directory, quoted_only in directories:
         if quoted_only:

@@ -19,7 +19,15 @@ import msgspec
 
 from tilusbuild.arch import parse_arch
 from tilusbuild.compile import Link, Recipe
-from tilusbuild.compile.model import STAND_IN, Includes, Options, PartOptions, Pipeline
+from tilusbuild.compile.model import (
+    LINK_INPUTS,
+    LINK_OPTIONS,
+    STAND_IN,
+    Includes,
+    Options,
+    PartOptions,
+    Pipeline,
+)
 from tilusbuild.compile.module import GIVEN, RecipeInputs, format_command_lines
 from tilusbuild.compile.pipelines import find_pipeline_by_name
 from tilusbuild.compile.steps import LAUNCHER
@@ -30,7 +38,7 @@ from tilusbuild.render.closure import Header, format_manifest
 from tilusbuild.signature import Signature
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
-_GENERATED = ("program.s", STAND_IN, LAUNCHER)
+_GENERATED = ("program.s", STAND_IN, LAUNCHER, LINK_OPTIONS, LINK_INPUTS)
 _PLAIN_WORD = re.compile(r"[\w$/.~][\w.+$/{}~=:-]*")
 """Words of a link that no shell, linker or compiler takes for more than a name."""
 _COMMON_FILES = (
@@ -99,6 +107,9 @@ def restore_recipe(
         # `parse_section` would drop blank lines, and the commands must be equal word for word.
         commands = options_txt.partition("\n[commands]\n")[2].partition("\n\n[generated]\n")[0]
         has_same_commands = "\n".join(format_command_lines(recipe)) == commands
+        if recipe.link is not None and recipe.recorded is not None:
+            words = recipe.pipeline.generate_files(recipe)
+            has_same_commands &= words.items() <= recipe.recorded.items()
     # Whatever is missing or malformed in texts that a stranger may have written.
     except (ValueError, LookupError) as error:
         raise ForeignTextsError(f"its texts cannot be read: {error}") from None

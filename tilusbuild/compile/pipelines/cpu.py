@@ -13,6 +13,7 @@ from tilusbuild.compile.steps import (
     format_include_options,
     list_library_arguments,
     list_linker_options,
+    make_link_step,
     make_stand_in_steps,
     protect_user_flags,
 )
@@ -55,14 +56,14 @@ class CpuPipeline(Pipeline):
             *protect_user_flags(recipe),
         )
         link = recipe.link or Link()
-        linker = [f"-Wl,{flag}" for flag in list_linker_options(link, EXPORT_FLAGS)]
+        linker = list_linker_options(link, EXPORT_FLAGS)
         # The flags are repeated, since -fopenmp and the like have a meaning for the link, too.
-        libraries = (*protect_user_flags(recipe), *list_library_arguments(link), "-ldl")
+        libraries = (*protect_user_flags(recipe), *list_library_arguments(recipe), "-ldl")
         inputs = ("source.o", "launcher.o", *libraries)
         return [
             Step("source", (*_COMPILE_COMMAND, *options, SOURCE, "-o", "source.o"), "source.o"),
             *make_stand_in_steps(link),
-            Step("link", ("{cxx}", "-shared", *linker, *inputs, "-o", "lib.so"), "lib.so"),
+            make_link_step(recipe, ("{cxx}", "-shared"), linker, inputs),
         ]
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:

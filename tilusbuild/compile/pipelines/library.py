@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.arch import format_gencode
 from tilusbuild.compile.launcher import NO_CPU_LAUNCHER, NO_LAUNCHER
-from tilusbuild.compile.model import HERE, OBJECT, SOURCE, Link, Pipeline, Recipe, Step
+from tilusbuild.compile.model import (
+    HERE,
+    LINK_INPUTS,
+    OBJECT,
+    SOURCE,
+    Link,
+    Pipeline,
+    Recipe,
+    Step,
+)
 from tilusbuild.compile.pipelines.cpu import MAPPED, CpuPipeline
 from tilusbuild.compile.pipelines.nvcc import (
     DRIVER,
@@ -26,9 +35,11 @@ from tilusbuild.compile.steps import (
     DEVICE_LINKER,
     NVCC_HERE,
     choose_host_march,
+    find_commands_names,
     format_object_name,
     list_library_arguments,
     list_linker_options,
+    make_link_step,
     make_stand_in_steps,
     protect_user_flags,
 )
@@ -42,6 +53,7 @@ if TYPE_CHECKING:
 # Under names of its own choice nvcc would put its process id into the object.
 _KEEP_INTERMEDIATES = ("-keep", "-keep-dir", f"{HERE}/tmp")  # noqa: S108 - in the private directory
 _DEVICE_OBJECT = "device.o"
+_NO_INPUT = "needed.o"  # of `make_stand_in_steps`
 _DIGEST_LENGTH = 16
 
 
@@ -160,22 +172,25 @@ class LinkNvcc(LinkPipeline, NvccPipeline):
     def list_commands(self, recipe: Recipe) -> list[Step]:
         link = _require_link(recipe)
         driver_directory, driver_library = DRIVER
-        inputs = [driver_directory, *_list_inputs(recipe), driver_library]
-        inputs += list_runtime_arguments(link.cudart)
+        # nvcc has to see an object, and the others are in a file.
+        rest = [_DEVICE_OBJECT if recipe.part.rdc else _NO_INPUT, "-Xlinker", f"@{LINK_INPUTS}"]
+        rest += [driver_directory, *list_library_arguments(recipe), driver_library]
+        rest += list_runtime_arguments(link.cudart)
         if recipe.part.rdc:
-            inputs = [_DEVICE_OBJECT, *inputs, "-lcudadevrt"]
-        linker = build_link_command(link.cudart, list_linker_options(link))
+            rest.append("-lcudadevrt")
+        command, options = build_link_command(link.cudart), list_linker_options(link)
         return [
             *DRIVER_STEPS,
-            *make_stand_in_steps(link),
+            *make_stand_in_steps(link, has_input=False),
             *_list_device_link_steps(recipe),
-            Step("link", (*linker, *inputs, "-o", self.product), self.product),
+            make_link_step(recipe, command, options, rest, _list_inputs(recipe)),
         ]
 
     def list_links(self, recipe: Recipe, tools: Tools) -> Mapping[str, str]:
-        if not recipe.part.rdc:
-            return {}
-        return {NVCC_HERE: os.path.abspath(os.path.dirname(tools.paths["{nvcc}"][0]))}
+        links = self.list_include_links(recipe)
+        if recipe.part.rdc:
+            links[NVCC_HERE] = os.path.abspath(os.path.dirname(tools.paths["{nvcc}"][0]))
+        return links
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         runtime = select_runtime_fingerprint(_require_link(recipe).cudart, toolchain)
@@ -189,7 +204,8 @@ def _list_device_link_steps(recipe: Recipe) -> Iterator[Step]:
         # nvcc compiles a stub here, whose temporary name would be in the library.
         options = ("-ccbin", "{cxx}", "-dlink", "-Xcompiler", "-fPIC", *_KEEP_INTERMEDIATES)
         archs = format_gencode(recipe.archs, ptx=recipe.ptx)
-        words = (DEVICE_LINKER, *options, *archs, *_list_inputs(recipe), "-o", _DEVICE_OBJECT)
+        inputs = (_NO_INPUT, "-Xnvlink", f"-optf={LINK_INPUTS}")
+        words = (DEVICE_LINKER, *options, *archs, *inputs, "-o", _DEVICE_OBJECT)
         yield Step("device link", words, _DEVICE_OBJECT)
 
 
@@ -201,9 +217,10 @@ class LinkCpu(LinkPipeline, CpuPipeline):
 
     def list_commands(self, recipe: Recipe) -> list[Step]:
         link = _require_link(recipe)
-        linker = [f"-Wl,{flag}" for flag in list_linker_options(link)]
-        words = ("{cxx}", "-shared", *linker, *_list_inputs(recipe), "-o", self.product)
-        return [*make_stand_in_steps(link), Step("link", words, self.product)]
+        options, driver = list_linker_options(link), ("{cxx}", "-shared")
+        rest = (f"@{LINK_INPUTS}", *list_library_arguments(recipe))
+        step = make_link_step(recipe, driver, options, rest, _list_inputs(recipe))
+        return [*make_stand_in_steps(link), step]
 
 
 class Archive(LinkCpu):
@@ -213,8 +230,9 @@ class Archive(LinkCpu):
     product = "lib.a"
 
     def list_commands(self, recipe: Recipe) -> list[Step]:
-        words = ("{ar}", "rcsD", self.product, *_list_inputs(recipe))
-        return [Step("archive", words, self.product, of_program=False)]
+        words, listed = ("{ar}", "rcsD", self.product), {LINK_INPUTS: _list_inputs(recipe)}
+        argv = (*words, f"@{LINK_INPUTS}")
+        return [Step("archive", argv, self.product, of_program=False, listed=listed)]
 
 
 def _require_link(recipe: Recipe) -> Link:
@@ -225,10 +243,11 @@ def _require_link(recipe: Recipe) -> Link:
 
 
 def _list_inputs(recipe: Recipe) -> tuple[str, ...]:
-    """Return the arguments of a link: the programs' objects, other files as they are, libraries."""
-    link = _require_link(recipe)
+    """Return what a link joins: the programs' objects, and other files as they are."""
+    link, names = _require_link(recipe), find_commands_names(recipe)
     objects = (format_object_name(number) for number in range(len(link.objects)))
-    return (*objects, *(f"include/{name}" for name in link.inputs), *list_library_arguments(link))
+    files = (f"include/{name}" for name in link.inputs)
+    return (*objects, *(names.get(file, file) for file in files))
 
 
 LIBRARY_PIPELINES: dict[tuple[str, str], Pipeline] = {

@@ -32,6 +32,7 @@ from tilusbuild.compile.steps import (
     format_include_options,
     list_library_arguments,
     list_linker_options,
+    make_link_step,
     make_stand_in_steps,
     protect_user_flags,
 )
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 _LINE_INFO = frozenset(
     {"-lineinfo", "--generate-line-info", "-generate-line-info", "-G", "--device-debug"}
 )
-# nvcc splits the value of -I at commas, and passes it to a shell in quotes of its own.
-_UNSAFE_IN_NVCC = frozenset("'\"`,$\\\n")
+# nvcc splits words at commas, and hands what is in quotes of its own, or in none, to a shell.
+_SAFE_IN_NVCC = re.compile(r"[A-Za-z0-9_+./-]+")
 
 _INTERMEDIATES = "kept"
 # `source.cpp1.ii`; with several architectures, `source.compute_90a.cpp1.ii`
@@ -157,12 +158,16 @@ class NvccPipeline(Pipeline):
             findings.ptxas = parse_ptxas(log)
 
     def list_include_links(self, recipe: Recipe) -> dict[str, str]:
-        """Return links, by name, to the header directories whose own names nvcc would split or
-        misquote."""
+        """Return links, by name, to the directories of headers and libraries and to the linked
+        files whose own names nvcc would split or its shell would read."""
+        link = recipe.link or Link()
+        directories = (*(name for name, _ in recipe.includes.roots), *link.dirs)
+        # nvcc and nvlink know an object and an archive by the end of its name.
+        endings = dict.fromkeys(directories, "") | {name: name[-2:] for name in link.inputs}
         return {
-            f"include-{number}": f"include/{name}"
-            for number, (name, _) in enumerate(recipe.includes.roots)
-            if not _UNSAFE_IN_NVCC.isdisjoint(name)
+            f"include-{number}{ending}": f"include/{name}"
+            for number, (name, ending) in enumerate(endings.items())
+            if not _SAFE_IN_NVCC.fullmatch(name)
         }
 
     def choose_source_name(self, recipe: Recipe) -> str:
@@ -312,15 +317,13 @@ def _list_unit_options(recipe: Recipe) -> tuple[str, ...]:
 KERNEL_NVCC = KernelNvcc()
 
 
-def build_link_command(cudart: str, options: Iterable[str]) -> tuple[str, ...]:
-    """Return nvcc's command for a link, without inputs and output. `cudart` is the CUDA runtime,
-    "static", "shared" or "none"; `options` are the linker's."""
+def build_link_command(cudart: str) -> tuple[str, ...]:
+    """Return the first words of nvcc's command for a link. `cudart` is the CUDA runtime, "static",
+    "shared" or "none"."""
     # For a shared runtime nvcc would ask for libcudart.so, which wheels do not have: it is linked
     # by `list_runtime_arguments` instead.
     runtime = ("-cudart", "none" if cudart == "shared" else cudart, "-cudadevrt", "none")
-    passed_on = (word for option in options for word in ("-Xlinker", option))
-    words = ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *runtime, "-nodlink")
-    return (*words, *passed_on)
+    return ("{nvcc}", "{link_flags}", "-shared", "-ccbin", "{cxx}", *runtime, "-nodlink")
 
 
 def list_runtime_arguments(kind: str) -> tuple[str, ...]:
@@ -369,17 +372,17 @@ class HostPipeline(NvccPipeline):
         code = format_gencode(recipe.archs, ptx=recipe.ptx)
         compiler = (*self.build_nvcc_command(recipe, "-c", code), "-Xcompiler", host_options)
         link, cudart = recipe.link or Link(), recipe.options.cudart
-        linker = build_link_command(cudart, list_linker_options(link, EXPORT_FLAGS))
+        linker = list_linker_options(link, EXPORT_FLAGS)
         # The driver's library comes after the user's, which may use it.
         driver_directory, driver_library = DRIVER
-        user_libraries = (*_select_link_flags(recipe), *list_library_arguments(link))
+        user_libraries = (*_select_link_flags(recipe), *list_library_arguments(recipe))
         libraries = (driver_directory, *user_libraries, driver_library, "-ldl")
         inputs = ("source.o", "launcher.o", *libraries, *list_runtime_arguments(cudart))
         return [
             Step("source", (*compiler, SOURCE, "-o", "source.o"), "source.o"),
             *DRIVER_STEPS,
             *make_stand_in_steps(link),
-            Step("link", (*linker, *inputs, "-o", "lib.so"), "lib.so"),
+            make_link_step(recipe, build_link_command(cudart), linker, inputs),
         ]
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
