@@ -92,6 +92,8 @@ class KernelSource:
     """A parsed text. `aliases` are names of types besides those that the text declares."""
 
     def __init__(self, text: str, *, jinja: bool, aliases: Mapping[str, str] | None = None) -> None:
+        # A byte that is not UTF-8 stands in a comment or a string: one character is as good.
+        text = text.encode("utf-8", "replace").decode()
         self._lines = (_blank_tags(text) if jinja else text).split("\n")
         self._root = _parse_cuda("\n".join(self._lines))
         self.is_open = False
