@@ -36,6 +36,7 @@ ALLOWED = {
     "report/text.py": "/dev/null",
     "intake/spy.py": "a program of its own without imports; appends to our file",
     "intake/recorder.py": "a program of its own without imports; the script that it was given",
+    "toolchain/trace.py": "a program of its own without imports; memory of what it traces",
     "toolchain/nvrtc_command.py": "a program of its own without imports; reads our compiles' files",
     "toolchain/nvrtc_library.py": "loaded by nvrtc_command, without imports; reads what it made",
     "toolchain/nvrtc_places.py": "loaded by nvrtc_command, without imports; toolkits' headers",

@@ -172,6 +172,8 @@ class Warden:
         """
         try:
             handle = os.pidfd_open(client)
+        except ProcessLookupError:
+            raise DisconnectedError from None
         except (OSError, AttributeError):  # a kernel before 5.3, or a Python built on one
             return -1
         self._poller.register(handle, select.POLLIN)
