@@ -11,6 +11,8 @@ import pytest
 
 import tilusbuild
 from support.marks import Marks
+from tilusbuild.cache.tree import Tree
+from tilusbuild.cache.verify import REBUILD, TUNE, verify_cache
 from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError
 
@@ -42,6 +44,18 @@ def test_a_table_of_this_device_decides(copied: Marks, caplog: pytest.LogCapture
     assert "n = 150" in caplog.messages[0]
     write_table(copied, [[[128], 3]], device="*", arch="*", script="*", driver="*")
     assert select(copied) == (3, "measured"), "a star matches any device"
+
+
+def test_a_damaged_table_is_tuned_again_and_a_damaged_description_built_again(copied: Marks):
+    table = write_table(copied, [[[128], 99]])
+    table.write_text("{")
+    (problem,) = verify_cache(Tree(str(copied.cache)))
+    assert problem.name.endswith("dispatch_table.json")
+    assert problem.advice == TUNE
+    table.unlink()
+    (table.parent / "script.json").write_text("{")
+    (problem,) = verify_cache(Tree(str(copied.cache)))
+    assert problem.advice == REBUILD
 
 
 @pytest.mark.parametrize(
