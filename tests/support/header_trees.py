@@ -98,15 +98,21 @@ def header_tree(rng: random.Random) -> HeaderTree:
         for name in _FILES:
             if rng.random() < 0.35:
                 made.files[f"{place}/{name}"] = rng.choice(texts)
-    for place in PLACES:
-        way = rng.random()
-        if way < 0.25:
+                # docs/headers.md: one of the system may include what only the project has.
+                if place == SYSTEM:
+                    made.files[f"{place}/{name}"] = (
+                        rng.choice(("", "#pragma once\n")) + "int own;\n"
+                    )
+    # docs/headers.md: a link between the system and the project makes two files in the copy.
+    own = [name for name in made.files if not name.startswith(SYSTEM)]
+    for place in PLACES[:-1]:
+        if rng.random() < 0.25:
             made.links[f"{place}/link"] = rng.choice(PLACES[:-1]) + rng.choice(
                 ("", "/sub", "/cuda")
             )
         free = [f"{place}/{name}" for name in _FILES if f"{place}/{name}" not in made.files]
-        if made.files and free and rng.random() < 0.3:
-            made.links[rng.choice(free)] = rng.choice([*made.files])
+        if own and free and rng.random() < 0.3:
+            made.links[rng.choice(free)] = rng.choice(own)
     made.links["site/flash/data/include"] = "repo/include"
     made.links["site/flash/data/cutlass"] = "repo/cutlass"
     made.links["project/same"] = rng.choice(("project/inc", "other/inc"))
