@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
+from support.fake_engine import OPTIONS, FakeCompiler, FakeJob, FakeStore, Listener, built, failed
 from support.processes import no_thread_left
 from tilusbuild.engine.build import build_jobs
 from tilusbuild.engine.events import Result, Summary
@@ -179,7 +179,7 @@ def test_a_program_locked_by_another_builder_comes_last(dies: bool) -> None:
         if event.event == "finished" and event.done == 4:
             stage = store.open_stage()
             if not dies:
-                stage.publish_program(plan[0].hash, plan[0].text, "options\n", {"status": "built"})
+                stage.publish_program(plan[0].hash, plan[0].text, OPTIONS, {"status": "built"})
             other.__exit__(None, None, None)
 
     listener.react = end_elsewhere

@@ -22,7 +22,7 @@ root, journal, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
 class Compiler:
     def compile(self, job, work, stage):
-        note(f"start {job.text}")
+        note(f"start {job.index}")
         time.sleep(0.003)
         os.makedirs(os.path.join(stage.path, "module"))
         if job.index % 10 == 7:
@@ -39,7 +39,7 @@ def note(line):
     os.write(handle, f"{line}\\n".encode())
     os.close(handle)
 
-jobs = [FakeJob(f"job {i}", index=i) for i in range(count)]
+jobs = [FakeJob(f"tilusbuild program 1\\njob {i}", index=i) for i in range(count)]
 result = build_jobs(jobs, BuildStore(Tree(root)), Compiler(), Listener(), BuildConfig(jobs=3))
 summary = result.summary
 print(summary.compiled, summary.attempts)
@@ -72,6 +72,6 @@ def test_eight_builders_at_once_compile_each_program_once(tmp_path: Path) -> Non
     builders = [start(tmp_path, 80) for _ in range(8)]
     answers = [builder.communicate()[0].split() for builder in builders]
     assert [builder.returncode for builder in builders] == [0] * 8
-    assert compiles(tmp_path) == {f"start job {i}": 1 for i in range(80)}
+    assert compiles(tmp_path) == {f"start {i}": 1 for i in range(80)}
     assert sum(int(compiled) for compiled, _ in answers) == 72
     assert verify_cache(Tree(str(tmp_path / "cache"))) == []

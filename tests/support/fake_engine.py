@@ -19,13 +19,15 @@ from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.state.files import sha256_text
 from tilusbuild.status import Cause, Compiled, Status
 
+OPTIONS = "tilusbuild options 1\n"
+
 
 @dataclass(frozen=True, slots=True)
 class FakeRendered:
     """The texts that a fake job's hash is made of."""
 
     program_txt: str
-    options_txt: str = "options\n"
+    options_txt: str = OPTIONS
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class FakeJob:
     hash: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.hash = sha256_text(f"{self.text}options\n")
+        self.hash = sha256_text(self.text + OPTIONS)
 
     @property
     def label(self) -> str:
