@@ -65,6 +65,14 @@ def test_they_are_read_off_the_tensors(built: Project) -> None:
     np.testing.assert_array_equal(scale(state=None, bias=None, x=x[:, :1]), 2 * x[:, :1])
 
 
+def test_a_tensor_without_elements_has_any_strides(built: Project) -> None:
+    """NumPy's has strides of 0."""
+    scale = tilusbuild.load("scale", where=str(built.cache))
+    for m, n in ((0, 4), (4, 0)):
+        assert scale(None, None, np.zeros((m, n), "f4")).shape == (m, n)
+        scale(None, None, np.zeros((m, n), "f4"), np.zeros((m, n), "f4"))
+
+
 def test_what_is_wrong_is_told(built: Project) -> None:
     scale = tilusbuild.load("scale", where=str(built.cache))
     x, y = np.ones((3, 4), np.float32), np.zeros((3, 4), np.float32)

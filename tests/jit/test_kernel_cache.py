@@ -68,6 +68,8 @@ def test_which_arguments_are_outputs_can_be_said(source: Source) -> None:
     assert kernels.cached(plain, target="cpu", out_idx=[-1])(2.0, X).shape == (5,)
     with pytest.raises(InputError, match="out_idx 3: scale is called with 3 arguments"):
         kernels.cached(plain, target="cpu", out_idx=3)
+    with pytest.raises(KernelNotBuilt, match='parameter 2 of "scale" is const float'):
+        kernels.cached(plain, target="cpu", out_idx=1)  # an input: no call may overwrite it
 
 
 def test_threads_that_ask_for_one_kernel_wait_for_one_compile(source: Source) -> None:

@@ -102,19 +102,47 @@ def test_an_output_is_like_the_first_tensor_and_errors_are_those_of_numpy(modell
 
 
 def test_what_a_library_does_not_hand_over_is_named(modelled: Script) -> None:
-    """DLPack has no read-only arrays, and NumPy hands over no types of others."""
+    """NumPy hands over no types of others, and a kernel writes no read-only array."""
     import ml_dtypes
 
     right = {a.name: value(a.name, 2, 3) for a in arrays.list_call_arguments(modelled)}
-    assert arrays.convert_scalars(modelled, tuple(right.values())) is None
-    fixed = right["x"].copy()
+    assert arrays.convert_arguments(modelled, tuple(right.values())) is None
+    fixed = value("y", 2, 3)
     fixed.flags.writeable = False
-    for wrong, words in (
-        (fixed, "read-only arrays: pass a copy"),
-        (np.zeros((2, 3), ml_dtypes.bfloat16), "bfloat16 cannot be handed over"),
+    wrong = np.zeros((2, 3), ml_dtypes.bfloat16)
+    for name, array, words in (
+        ("y", fixed, "the kernel writes it, and the array is read-only"),
+        ("x", wrong, "bfloat16 cannot be handed over"),
     ):
-        with pytest.raises(TypeError, match=f'modelled: argument "x": .*{words}'):
-            arrays.convert_scalars(modelled, tuple({**right, "x": wrong}.values()))
+        with pytest.raises(TypeError, match=f'modelled: argument "{name}": .*{words}'):
+            arrays.convert_arguments(modelled, tuple({**right, name: array}.values()))
+
+
+def test_a_read_only_array_is_an_input(built: Marks) -> None:
+    kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
+    x = np.frombuffer(np.arange(6, dtype="float32").tobytes(), "float32").reshape(2, 3)
+    for y in (kernel(x, k=np.int32(1)), kernel(x.copy(), k=1)):  # the size is a scalar of NumPy
+        assert y[1].tolist() == [4, 4, 5, 5, 6, 6]
+    with pytest.raises(TypeError, match='"y": the kernel writes it, and the array is read-only'):
+        kernel(x, np.broadcast_to(np.float32(0), (2, 6)), 1)
+
+
+def test_what_may_be_written_is_not_read_only(modelled: Script) -> None:
+    """A script that declares no output may write each of its tensors."""
+    silent = modelled._replace(arguments=tuple(a._replace(out=False) for a in modelled.arguments))
+    x = value("x", 2, 3)
+    x.flags.writeable = False
+    with pytest.raises(TypeError, match=r'"x": the kernel may write it, .* with out or inout, or'):
+        arrays.convert_arguments(silent, (x, value("y", 2, 3), 7))
+
+
+def test_arrays_of_jax_are_never_written(built: Marks) -> None:
+    array = type("ArrayImpl", (np.ndarray,), {"__module__": "jaxlib._jax"})
+    kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
+    x, y = (value(name, 2, 3).view(array) for name in "xy")
+    for call in (lambda: kernel(x, y, 1), lambda: kernel(x=x, y=y, k=1)):
+        with pytest.raises(ValueError, match='"y": the kernel writes it, and arrays of JAX are'):
+            call()
 
 
 class NotHandedOver:
@@ -175,5 +203,5 @@ def test_an_integer_that_tvm_ffi_cannot_pass_is_named(built: Marks) -> None:
 
 def test_a_scalar_of_numpy_is_its_value(modelled: Script) -> None:
     right = {a.name: value(a.name, 2, 3) for a in arrays.list_call_arguments(modelled)}
-    again = arrays.convert_scalars(modelled, tuple({**right, "k": np.True_}.values())) or ()
+    again = arrays.convert_arguments(modelled, tuple({**right, "k": np.True_}.values())) or ()
     assert again[list(right).index("k")] is True

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch 2.6 or later")
 
+import tilusbuild  # noqa: E402
 from support.nvcc_journal import UNHELD, make_toolkit  # noqa: E402
 from support.project import Project, head, needs_cxx  # noqa: E402
 from tilusbuild import LoadError  # noqa: E402
@@ -141,6 +142,51 @@ def test_a_hook_of_torch_is_the_gradient(small: Project, namespace: str) -> None
     x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4)
     ops.times(x, w).sum().backward()
     torch.testing.assert_close(x.grad, w.expand(3, 4))
+
+
+def test_what_has_no_formula_raises_when_it_is_differentiated(ops: Any, small: Project) -> None:
+    """The gradient of a gradient, an op, a kernel."""
+    x, w = torch.ones(3, 4, requires_grad=True), torch.ones(4, requires_grad=True)
+    (first,) = torch.autograd.grad(ops.scale(x, w).square().sum(), x, create_graph=True)
+    scale = tilusbuild.load("scale", where=small.directory)
+    sums, count = ops.Sums_f32(w, 2, False)
+    assert not count.requires_grad
+    for result in (first, sums, scale(x * 2, w), scale(x=x, w=w.detach())):
+        with pytest.raises(NotImplementedError, match="has no formula for its gradient"):
+            result.sum().backward()
+    with torch.no_grad():
+        assert not scale(x, w).requires_grad
+
+
+def test_no_gradient_is_lost_in_what_a_call_gives(ops: Any, small: Project) -> None:
+    w = torch.ones(4, requires_grad=True)
+    y = torch.zeros(4)
+    add = tilusbuild.load("add", where=small.directory)
+    for call in (ops.add, add, lambda a, x, y: add(y=y, x=x, a=a)):
+        with pytest.raises(ValueError, match=r'argument "x": it requires a gradient, .* in "y"'):
+            call(2.0, w * 2, y)
+        with torch.no_grad():
+            call(2.0, w, y)
+    assert y.tolist() == [6] * 4
+
+
+def test_what_is_not_in_the_memory_is_refused(small: Project) -> None:
+    """A pending negation, and memory that was freed, in a view with an offset."""
+    add = tilusbuild.load("add", where=small.directory)
+    freed = torch.ones(8)[4:]
+    freed.untyped_storage().resize_(0)
+    with torch.inference_mode():
+        inference = torch.ones(4)
+    minus = torch.complex(torch.ones(1), torch.ones(1)).conj().imag
+    for x, y, words in (
+        (torch.ones(4), inference, '"y": outside of inference mode'),
+        (minus, torch.ones(1), '"x": its negation is pending'),
+        (freed, torch.ones(4), '"x".* no memory'),
+    ):
+        with pytest.raises(ValueError, match=words):
+            add(x=x, y=y, a=1)
+    with torch.inference_mode():
+        add(1, torch.ones(4), inference)
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ class _SourceWriter:
 
     def _write_rules(self) -> str:
         """Return the C function of the rules. It returns a program, -2 if no rule holds, or -1 if a
-        rule has no value."""
+        rule names a refused program."""
         lines = []
         for when, program, source in self.rules:
             text = CWriter(self.names).write_node(when)[0]
@@ -211,19 +211,18 @@ class _SourceWriter:
             if "tb_" not in text:
                 lines.append(f"  if ({text}) return {result};")
                 continue
-            message = format_c_string(f"{self.script.name}: dispatch rule {source!r} has no value")
-            # The prelude sets `tb_expr_error` if an expression has no value, such as 1 // 0.
+            # The prelude sets `tb_expr_error` if an expression has no value, such as 1 // 0: then
+            # the rule does not hold.
             lines.append("  tb_expr_error = 0;")
             lines.append(f"  if ({text} && !tb_expr_error) return {result};")
-            lines.append(f'  if (tb_expr_error) return td_fail("%s", {message});')
         body = "\n".join(lines)
         return (
             f"static int td_rule(const int64_t *size) {{\n  (void)size;\n{body}\n  return -2;\n}}\n"
         )
 
     def _write_model(self) -> str:
-        """Return the C function of the cost model. It returns the cheapest program, -2 without a
-        model and without a program whose cost is known, or -1 if a cost has no value."""
+        """Return the C function of the cost model. It returns the cheapest program, or -2 without a
+        model and without a program whose cost is known."""
         model = self.dispatch["model"]
         if model is None:
             return "static int td_by_model(const int64_t *size) {\n  (void)size;\n  return -2;\n}\n"
@@ -245,7 +244,6 @@ class _SourceWriter:
         text, kind = CWriter(names, types).write_node(cost)
         number_type = "double" if kind == "float" else "int64_t"
         program_numbers = ", ".join(str(self.index_of[program]) for program in programs) or "0"
-        message = format_c_string(f"{self.script.name}: the model {model['source']!r} has no value")
         body = "\n".join(lines)
         return f"""\
 static int td_by_model(const int64_t *size) {{
@@ -254,10 +252,10 @@ static int td_by_model(const int64_t *size) {{
   int best = -2;
   {number_type} least = 0;
   (void)size;
-  tb_expr_error = 0;
   for (int i = 0; i < {len(programs)}; i++) {{
+    tb_expr_error = 0;
     {number_type} cost = {text};
-    if (tb_expr_error) return td_fail("%s", {message});
+    if (tb_expr_error) continue;
     if (best < 0 || cost < least) best = programs[i], least = cost;
   }}
   return best;

@@ -30,7 +30,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.steps import find_launcher
 from tilusbuild.engine.events import CompositeReporter, Reporter
 from tilusbuild.engine.running import BuildConfig
-from tilusbuild.errors import TilusbuildError, input_error
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.expr import Value
 from tilusbuild.jit.request import (
     AUTO,
@@ -46,7 +46,7 @@ from tilusbuild.plan.planner import Plan
 from tilusbuild.process.stopping import StoppedError
 from tilusbuild.report.plain import PlainReporter
 from tilusbuild.report.summary import find_first_error
-from tilusbuild.runtime import arrays, library, option
+from tilusbuild.runtime import library, option
 from tilusbuild.runtime.kernel import Kernel
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.regular import read_bytes, read_text, try_read_text
@@ -78,14 +78,12 @@ class CachedKernel(Kernel):
         launch: Callable[..., Any],
         *,
         backend: str,
-        out: Sequence[int] | None,
         hold: ReaderLock,
     ) -> None:
-        """`launch` calls the program. `out` has the positions of the outputs, None for the declared
-        ones. `hold` keeps the program's files from being removed."""
+        """`launch` calls the program. `hold` keeps the program's files from being removed."""
         self.backend = backend
         """The name of the execution backend: "tvm_ffi", "ctypes" or "nvrtc"."""
-        self.script = script if out is None else _mark_outputs(script, out)
+        self.script = script
         """The description of the kernel: target, constants, schedule and arguments."""
         super().__init__([self.script], hold=hold, launch=launch)
 
@@ -133,25 +131,6 @@ class CachedKernel(Kernel):
         self._hold = None
 
 
-def _mark_outputs(script: Script, out: Sequence[int]) -> Script:
-    """Return a copy of the script in which the passed arguments at these positions, and no others,
-    are outputs. Raises `InputError` for a position out of range and for an argument that is not a
-    tensor."""
-    passed = arrays.list_call_arguments(script)
-    outputs = set()
-    for index in out:  # from the end if it is negative, as in a list
-        if not -len(passed) <= index < len(passed):
-            raise input_error(
-                f"out_idx {index}: {script.name} is called with {len(passed)} arguments"
-            )
-        argument = passed[index]
-        if argument.dims is None:
-            raise input_error(f"out_idx {index}: {argument.name} is not a tensor")
-        outputs.add(argument.name)
-    marked = (argument._replace(out=argument.name in outputs) for argument in script.arguments)
-    return script._replace(arguments=tuple(marked))
-
-
 class _KernelSlot(Struct):
     """The kernel of one request. `lock` is held during a build; `kernel` and `inputs` are None
     before the first build."""
@@ -196,8 +175,9 @@ class KernelCache:
 
         `params` are constants and values of the schedule; the default schedule has the other
         values. `args` are constants in declared order. `out_idx`: the positions of the outputs
-        among the passed arguments, in place of the declared ones. `target`: a target's name, an
-        architecture, "cuda", "cpu", or "auto", the best for this machine; else `TILUSBUILD_TARGET`.
+        among the passed arguments, as if these and no others were declared `out`. `target`: a
+        target's name, an architecture, "cuda", "cpu", or "auto", the best for this machine; else
+        `TILUSBUILD_TARGET`.
         `target_host`: the host code's `-march`.
         `execution_backend`: "tvm_ffi", "ctypes", "nvrtc"; "auto" is `TILUSBUILD_EXECUTION_BACKEND`,
         else "tvm_ffi". `verbose` (`TILUSBUILD_VERBOSE`) shows the build on stderr. `pass_configs`:
@@ -243,8 +223,7 @@ class KernelCache:
                 # between.
                 hold = ReaderLock(script.root, [script.hash])
             launch = library.load_launcher(script, script.first_program, None)
-            backend, out = kernel_request.backend, kernel_request.out
-            kernel = CachedKernel(script, launch, backend=backend, out=out, hold=hold)
+            kernel = CachedKernel(script, launch, backend=kernel_request.backend, hold=hold)
             kernel.load_again = partial(KernelCache()._get_kernel, kernel_request)
             slot.kernel, slot.inputs = kernel, inputs
         self._count_kernel("compiles" if compiled else "disk_hits")

@@ -22,8 +22,10 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
+from tilusbuild.manifest.arguments import Arg
 from tilusbuild.manifest.denied_flags import list_flag_problems, names_march
 from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.script import ScriptSection, make_signature
 from tilusbuild.manifest.table import format_toml, format_toml_key
 from tilusbuild.plan.model import make_targets
 from tilusbuild.plan.spaces import read_imported_space
@@ -363,6 +365,7 @@ def _narrow_manifest(
         defaults = {name: old_defaults[name] for name in old_defaults if name not in schedule}
         override[target] = override[target].replace_values(default=defaults, params={})
     narrowed = section.replace_values(
+        args=_mark_outputs(section, request.out),
         params=_select_constants(manifest, script, target, values),
         default={**section.default, **schedule},
         override=override,
@@ -381,6 +384,29 @@ def _narrow_manifest(
         return manifest.replace_values(**changes, targets={**manifest.targets, target: new_target})
     ptxas_flags = ("--ptxas-options=-O0",) if request.has_config("disable_ptxas_opt") else ()
     return manifest.replace_values(**changes).with_last_flags((*request.flags, *ptxas_flags))
+
+
+def _mark_outputs(section: ScriptSection, out: Sequence[int] | None) -> Mapping[str, Arg]:
+    """Return the arguments of a script, of which the passed ones at the positions `out`, and no
+    others, are outputs; None: those that are declared. Raises `InputError` for a position out of
+    range, and for an argument that cannot be an output."""
+    if out is None:
+        return section.args
+    passed = [a for a in make_signature(section).arguments if a.is_passed]
+    for index in out:
+        if not -len(passed) <= index < len(passed):
+            raise input_error(
+                f"out_idx {index}: {section.kernel} is called with {len(passed)} arguments"
+            )
+        argument = passed[index]
+        if not argument.is_tensor or argument.inout:
+            problem = "is read, too" if argument.inout else "is not a tensor"
+            raise input_error(f"out_idx {index}: {argument.name} {problem}")
+    outputs = {passed[index].name for index in out}
+    return {
+        name: arg if arg.inout else arg.replace_values(out=name in outputs)
+        for name, arg in section.args.items()
+    }
 
 
 def _check_compile_options(

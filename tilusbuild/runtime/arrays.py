@@ -20,6 +20,7 @@ from tilusbuild.runtime.dtypes import DTYPES, WHOLE
 from tilusbuild.runtime.errors import LoadError, did_you_mean
 from tilusbuild.runtime.script import Dim, Script, ScriptArgument
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN, NoValueError, Value
+from tilusbuild.runtime.states import check_states, has_torch_state, may_write
 from tilusbuild.runtime.structs import is_struct, pack_struct, parse_struct
 
 _ANY_SHAPE = ("...",)
@@ -68,13 +69,14 @@ def read_sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]
     for argument in list_call_arguments(script):
         value = arguments.get(argument.name)
         if argument.dims is None:
-            if isinstance(value, int) and argument.dtype in WHOLE:
-                values[argument.name] = value
+            number = to_python_number(value)
+            if isinstance(number, int) and argument.dtype in WHOLE:
+                values[argument.name] = number
         elif value is not None:
             label = f'{script.name}: argument "{argument.name}": expected {argument.type}'
             try:
                 shape = tuple(int(size) for size in value.shape)
-            except (AttributeError, TypeError):
+            except Exception:  # torch's nested tensors have a `shape` that raises a RuntimeError
                 raise TypeError(f"{label}, got {type(value).__name__}") from None
             if argument.dims == _ANY_SHAPE:
                 continue
@@ -94,27 +96,39 @@ def is_conversion_error(error: RuntimeError) -> bool:
     return not isinstance(error, LoadError) and not hasattr(error, "__tvm_ffi_error__")
 
 
-def convert_scalars(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | None:
-    """Return the arguments of a refused call with NumPy scalars converted to Python numbers; None
-    when there are none. Raise `TypeError` for an array that its framework does not export by
-    DLPack."""
+def convert_arguments(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return the arguments of a refused call with NumPy scalars converted to Python numbers, and
+    read-only arrays that the kernel only reads to tensors of tvm-ffi; None when there are none.
+    Raise `TypeError` for an array that its framework does not export by DLPack."""
     import tvm_ffi
 
     values = list(args)
     for i, (argument, value) in enumerate(zip(list_call_arguments(script), args, strict=True)):
         if argument.dims is None:
-            is_array = hasattr(value, "item") and hasattr(value, "dtype")
-            # torch's scalars (`data_ptr`) may be on a GPU: reading one would wait for it.
-            if is_array and not hasattr(value, "data_ptr") and value.shape == ():
-                values[i] = value.item()
+            values[i] = to_python_number(value)
         elif hasattr(value, "__dlpack__"):
             try:
-                tvm_ffi.from_dlpack(value)
+                is_read_only = not getattr(getattr(value, "flags", None), "writeable", True)
+                if is_read_only and not may_write(script, argument):
+                    # Only from version 1 on can DLPack say that memory is read-only.
+                    values[i] = tvm_ffi.from_dlpack(value.__dlpack__(max_version=(1, 0)))
+                else:
+                    tvm_ffi.from_dlpack(value)
             except Exception as error:
-                why = _explain_dlpack_refusal(value, error)
+                why = _explain_dlpack_refusal(script, argument, value, error)
                 raise TypeError(f'{script.name}: argument "{argument.name}": {why}') from None
     is_changed = any(new is not old for new, old in zip(values, args, strict=True))
     return tuple(values) if is_changed else None
+
+
+def to_python_number(value: Any) -> Any:
+    """Return Python's own number for a scalar of NumPy or an array without dimensions, and any
+    other value as it is."""
+    is_array = hasattr(value, "item") and hasattr(value, "dtype")
+    # torch's scalars (`data_ptr`) may be on a GPU: reading one would wait for it.
+    if is_array and not hasattr(value, "data_ptr") and value.shape == ():
+        return value.item()
+    return value
 
 
 def explain_overflow(script: Script, args: Sequence[Any], error: OverflowError) -> Exception:
@@ -130,10 +144,16 @@ def explain_overflow(script: Script, args: Sequence[Any], error: OverflowError) 
     return error
 
 
-def _explain_dlpack_refusal(value: Any, error: Exception) -> str:
+def _explain_dlpack_refusal(
+    script: Script, argument: ScriptArgument, value: Any, error: Exception
+) -> str:
     """Return why an array cannot be passed, and which array to pass instead."""
     if not getattr(getattr(value, "flags", None), "writeable", True):
-        return "NumPy does not pass on read-only arrays: pass a copy"
+        if argument.out or argument.inout:
+            return "the kernel writes it, and the array is read-only: pass one that can be written"
+        if may_write(script, argument):
+            remedy = "declare the arguments that it writes with out or inout"
+            return f"the kernel may write it, and the array is read-only: {remedy}, or pass a copy"
     dtype = getattr(value, "dtype", "?")
     kind = f"{type(value).__module__.partition('.')[0]}'s array of {dtype} cannot be handed over"
     # NumPy's kind "V" is that of ml_dtypes' narrow floats, for which it has no DLPack code.
@@ -181,7 +201,8 @@ def _allocate_numpy(library: Any, dtype: Any, shape: tuple[int, ...], like: Any)
 
 
 def _allocate_torch(library: Any, dtype: Any, shape: tuple[int, ...], like: Any) -> Any:
-    return like.new_empty(shape, dtype=dtype)
+    # Asked first, because torch takes 0.2 us to read a keyword.
+    return like.new_empty(shape) if like.dtype is dtype else like.new_empty(shape, dtype=dtype)
 
 
 def _allocate_cupy(library: Any, dtype: Any, shape: tuple[int, ...], like: Any) -> Any:
@@ -214,7 +235,11 @@ def allocate_output(
     """Return a new array for an output, of the framework and on the device of `like`. Raise
     `TypeError` and `ValueError`."""
     shape = tuple(_evaluate_extent(script, argument, dim, sizes) for dim in argument.dims or ())
-    return find_allocator(script, argument, like)(shape, like)
+    allocate = find_allocator(script, argument, like)
+    try:
+        return allocate(shape, like)
+    except RuntimeError as error:  # such as torch's, for a layout that has no such dtype
+        raise TypeError(f'{script.name}: give "{argument.name}": {error}') from None
 
 
 def _evaluate_extent(
@@ -286,8 +311,14 @@ class CallForm:
             for i, argument in enumerate(self._arguments)
             if is_struct(argument.dtype)
         ]
-        self._allocators: dict[type, list[tuple[int, _Reader, _Allocator]]] = {}
-        """By the type of the first tensor: index, shape and allocator of each missing output."""
+        self._allocators: dict[type, tuple[list[tuple[int, _Reader, _Allocator]], bool]] = {}
+        """By the type of the first tensor: index, shape and allocator of each missing output, and
+        whether the framework has states to check."""
+        self._given_tensors = [
+            i
+            for i, argument in enumerate(self._arguments)
+            if argument.dims is not None and self._sources[i] is not None
+        ]
 
     def complete_values(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Any]:
         """Return all arguments in order and the outputs that were allocated, as
@@ -300,23 +331,34 @@ class CallForm:
                 label = f'{self._script.name}: argument "{argument.name}"'
                 error_class = TypeError if isinstance(error, TypeError) else ValueError
                 raise error_class(f"{label}: expected {argument.type}, {error}") from None
-        if not self._allocated_indices:
-            return tuple(full), None
         like = None
         for index in self._tensor_indices:
             like = full[index]
             if like is not None:
                 break
         try:
-            allocators = self._allocators.get(type(like))
-            if allocators is None:
-                allocators = self._allocators[type(like)] = self._make_allocators(like)
+            known = self._allocators.get(type(like))
+            if known is None:
+                # JAX's arrays have one: that they are immutable.
+                writes = any(
+                    may_write(self._script, self._arguments[i]) for i in self._given_tensors
+                )
+                has_states = type(like).__module__.startswith(
+                    ("torch", "jax") if writes else "torch"
+                )
+                known = self._allocators[type(like)] = self._make_allocators(like), has_states
+            allocators, has_states = known
             for index, read_shape, allocate in allocators:
                 full[index] = allocate(read_shape(full), like)
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError, NoValueError):
             # The slow way explains the error, such as torch's `RuntimeError` for a negative size.
             # It also reads the sizes that only optional tensors have, which may be None.
             self._allocate_outputs(full)
+            has_states = True  # or it may have
+        if has_states and has_torch_state(full, self._given_tensors):
+            check_states(self._script, full, self._allocated_indices)
+        if not self._allocated_indices:
+            return tuple(full), None
         outputs = [full[i] for i in self._allocated_indices]
         return tuple(full), outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -346,7 +388,7 @@ class CallForm:
                 continue
             for axis, dim in enumerate(argument.dims):
                 if isinstance(dim, str):
-                    size_readers.setdefault(dim, partial(_read_axis, i, axis))
+                    size_readers.setdefault(dim, _make_axis_reader(i, axis))
         allocators = []
         for i in self._allocated_indices:
             argument = self._arguments[i]
@@ -382,8 +424,8 @@ def _make_extent_reader(dim: Dim, size_readers: Mapping[str, _Reader]) -> _Reade
     )
 
 
-def _read_axis(position: int, axis: int, full: Sequence[Any]) -> Any:
-    return full[position].shape[axis]
+def _make_axis_reader(position: int, axis: int) -> _Reader:
+    return lambda full: full[position].shape[axis]
 
 
 def _check_extent(value: Any) -> int:

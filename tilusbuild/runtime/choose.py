@@ -85,8 +85,8 @@ class Chooser:
         return not (self._rules or self._rows or self._script.model or self._u64_names)
 
     def choose_program(self, sizes: Mapping[str, Value]) -> Choice:
-        """Return the program for the sizes of a call. Raise `LoadError` when a rule has no value or
-        names a refused program, `ValueError` for a size above int64."""
+        """Return the program for the sizes of a call. A rule without a value does not hold. Raise
+        `LoadError` when a rule names a refused program, `ValueError` for a size above int64."""
         for name in self._u64_names:
             if to_number(sizes.get(name, 0)) > INT64_MAX:
                 reason = "the choice of a program depends on it, and it is above"
@@ -94,9 +94,9 @@ class Chooser:
         for rule in self._rules:
             try:
                 holds = bool(rule.when(sizes))
-            except NoValueError as error:
-                label = f"dispatch rule {rule.source!r} at {_format_sizes(sizes)}"
-                raise LoadError(f"{label}: {error}") from None
+            except NoValueError:
+                # Such as `n % m == 0` for a batch of none: all programs compute the same.
+                continue
             if holds:
                 self._check_not_refused(rule.program, f"the dispatch rule {rule.source!r}")
                 return self._make_choice(rule.program, "table", f"rule: {rule.source}")
@@ -135,7 +135,7 @@ class Chooser:
 
     def _choose_by_model(self, bucket: tuple[int, ...]) -> Choice | None:
         """Return the usable program of least cost by the model; None without a model, or when the
-        model knows no program. Raise `LoadError` when the cost has no value."""
+        model knows no program."""
         model = self._script.model
         if model is None:
             return None
@@ -144,15 +144,13 @@ class Chooser:
         least_cost: Number = 0
         for program in sorted(self._usable):
             values = {name: column[program] for name, column in model.columns.items()}
-            # A program whose resources are not known cannot be compared.
+            # A program whose resources are not known, or whose cost has no value, is not compared.
             if None in values.values():
                 continue
             try:
                 cost = to_number(model.cost({**sizes, **values}))
-            except NoValueError as error:
-                bucket_text = f"{_format_sizes(sizes)} (the bucket)"
-                label = f"the model {model.source!r} of program {program} at {bucket_text}"
-                raise LoadError(f"{label}: {error}") from None
+            except NoValueError:
+                continue
             if best_program is None or cost < least_cost:
                 best_program, least_cost = program, cost
         if best_program is None:

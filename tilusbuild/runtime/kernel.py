@@ -24,6 +24,7 @@ from tilusbuild.runtime.process import process
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value
+from tilusbuild.runtime.states import check_states
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.runtime.table_file import explain_refusals
 from tilusbuild.runtime.tables import DeviceTable, TableFile
@@ -111,8 +112,8 @@ class Kernel:
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Launch the program that suits the arguments; return the outputs that were allocated, or
-        None. NumPy scalars that the launcher refuses are converted, and the call is repeated.
-        Raise `LoadError`s, and the launcher's errors about the arguments."""
+        None. NumPy scalars and read-only inputs, which the launcher refuses, are converted, and
+        the call is repeated. Raise `LoadError`s, and the launcher's errors about the arguments."""
         outputs = None
         if named or len(args) != self._argument_count:
             args, outputs = arrays.complete_arguments(self._scripts[0], self._forms, args, named)
@@ -125,6 +126,8 @@ class Kernel:
                 launch = self._launchers[self._read_key(args)]
             except (KeyError, AttributeError, IndexError, TypeError):
                 # New sizes, or arguments without sizes, which the slow way explains.
+                if outputs is None:
+                    check_states(self._scripts[0], args)
                 launch = self._remember_launcher(args)
             launch(*args)
             return outputs
@@ -134,7 +137,7 @@ class Kernel:
             if isinstance(error, RuntimeError) and not arrays.is_conversion_error(error):
                 raise
             # Only after an error, so that a right call does not pay for looking at each argument.
-            converted = arrays.convert_scalars(self._scripts[0], args)
+            converted = arrays.convert_arguments(self._scripts[0], args)
             if converted is None:
                 raise
         self._remember_launcher(converted)(*converted)
@@ -146,10 +149,13 @@ class Kernel:
         active = self._activate_default()
         script = active.script
         integers = [argument.name for argument in script.arguments if argument.dims is None]
-        for name in sizes:
+        for name, size in sizes.items():
             if name not in integers:
                 hint = did_you_mean(name, integers) or "none is like it"
                 raise TypeError(f"{script.name} has no size {name!r}: {hint}")
+            sizes[name] = arrays.to_python_number(size)
+            if not isinstance(sizes[name], int):
+                raise TypeError(f"{script.name}: size {name!r} is a whole number, not {size!r:.60}")
         missing = [name for name in script.chosen_by if name not in sizes]
         if missing:
             raise TypeError(f"{script.name} is chosen by {', '.join(missing)} too: give all keys")
@@ -260,7 +266,7 @@ class Kernel:
     def _find_launcher(self, named: Mapping[str, Any]) -> Callable[..., Any]:
         """Choose a program for the arguments, open its library and return the launcher. A launcher
         that serves every call becomes `_shared_launcher`. Raise `TypeError` and `LoadError`."""
-        active = self._activate_for(arrays.find_first_tensor(self._scripts[0], named))
+        active = self._activate_for(arrays.find_first_tensor(self._scripts[0], named), named)
         sizes = arrays.read_sizes(active.script, named)
         missing = [name for name in active.script.chosen_by if name not in sizes]
         if missing:
@@ -276,18 +282,19 @@ class Kernel:
             self._shared_launcher = launch
         return launch
 
-    def _activate_for(self, tensor: Any) -> _ActiveDevice:
-        """Return the state for the device of a tensor, for the default device without one. Raise
-        `TypeError` for an object without DLPack, `LoadError` for a device that no instance is built
-        for."""
+    def _activate_for(self, tensor: Any, named: Mapping[str, Any]) -> _ActiveDevice:
+        """Return the state for the device of a tensor among the arguments `named`, for the default
+        device without one. Raise `TypeError` for an object without DLPack, `LoadError` for a device
+        that no instance is built for."""
         if tensor is None:
             return self._activate_default()
         name = self._scripts[0].name
         try:
             dlpack_device = tensor.__dlpack_device__()
         except AttributeError:
-            array = type(tensor).__name__
-            raise TypeError(f"{name}: {array} is not an array that supports DLPack") from None
+            argument = next(name for name, value in named.items() if value is tensor)
+            problem = f"{type(tensor).__name__} is not an array that supports DLPack"
+            raise TypeError(f'{name}: argument "{argument}": {problem}') from None
         kind, index = device.parse_dlpack_kind(dlpack_device), int(dlpack_device[1])
         if kind is None:
             raise LoadError(f"{name} runs on no device of DLPack type {dlpack_device[0]}")

@@ -40,6 +40,7 @@ from tilusbuild.runtime.search_roots import (
     find_search_roots,
     get_working_directory,
 )
+from tilusbuild.runtime.states import check_states, has_torch_state
 
 _GRADIENT = "grad_"
 _SCHEMA_TYPE_OF_KIND = {"bool": "bool", "int": "SymInt", "uint": "SymInt", "float": "float"}
@@ -260,13 +261,17 @@ class _OpSchema(NamedTuple):
         mutated_indexes = [i for i, a in enumerate(self.inputs) if a in self.mutated]
         if not mutated_indexes:
             return kernel.__call__
+        tensor_indexes = [i for i, a in enumerate(self.inputs) if _is_tensor(a)]
         names = [a.name for a in self.inputs]
 
         def call_kernel(*args: Any) -> Any:
-            """Call the kernel with the inputs, count each mutation, and return the outputs."""
+            """Call the kernel with the inputs, count each mutation, and return the outputs. Raise
+            `ValueError` for a gradient that the mutation would lose."""
             if self.outputs:
                 outputs = kernel(**dict(zip(names, args, strict=True)))
             else:
+                if has_torch_state(args, tensor_indexes):
+                    check_states(self.script, args)
                 outputs = kernel(*args)
             # Autograd may have saved the tensor's old value. With the new version it reports an
             # error in place of using the overwritten value.

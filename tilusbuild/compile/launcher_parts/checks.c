@@ -1,8 +1,14 @@
 /* What every launcher does before it launches: read the arguments, check them, raise what is wrong. */
 
 #ifdef TL_STRIDES
-/* Reads the strides of a tensor that declares them, in elements. An axis of one element may have
-   any: only its name, and no number, says something. */
+static int tl_is_empty(const tl_tensor *tensor) {
+  for (int axis = 0; axis < tensor->rank; axis++)
+    if (tensor->shape[axis] == 0) return 1;
+  return 0;
+}
+
+/* Reads the strides of a tensor that declares them, in elements. An axis of one element, and a tensor
+   of none, may have any: only its name, and no number, says something. */
 static int tl_take_strides(tl_call *call, int index) {
   const tl_tensor *tensor = call->tensor[index];
   int64_t dense = 1;
@@ -14,7 +20,7 @@ static int tl_take_strides(tl_call *call, int index) {
       call->number[dim->value] = stride;
       call->bound_by[dim->value] = (int16_t)index;
       call->bound_axis[dim->value] = (int16_t)axis;
-    } else if (stride != dim->value && tensor->shape[axis] > 1) {
+    } else if (stride != dim->value && tensor->shape[axis] > 1 && !tl_is_empty(tensor)) {
       tl_wrong_tensor(call, "ValueError", index);
       return tl_add(" with stride %lld of axis %d, which must be %lld", (long long)stride, axis,
                     (long long)dim->value);
@@ -289,7 +295,9 @@ static int tl_check_memory(tl_call *call, int index) {
     tl_add_tuple(tensor->strides, tensor->strides ? tensor->rank : 0);
     return tl_add(": it must be contiguous (row-major)");
   }
-  if (!empty && !tensor->data) {
+  /* torch adds a view's offset to the null of a tensor that has no memory, a fake or a freed one.
+     Linux maps nothing as low as this (vm.mmap_min_addr). */
+  if (!empty && (uintptr_t)tensor->data < 0x10000) {
     tl_wrong_tensor(call, "ValueError", index);
     return tl_add(" with no memory (its data is null)");
   }
