@@ -9,7 +9,7 @@ from support.walk import __main__ as command
 from support.walk import steps
 from support.walk.world import FoundError
 
-SEED, STEPS = 4, 20
+SEED, STEPS = 6, 20
 
 
 @pytest.fixture(autouse=True)
