@@ -317,7 +317,8 @@ class ReachedHeaders(Struct):
                 continue
             if ".." in include.name and has_links_before_parent(path):
                 self.has_links = True
-                path = os.path.realpath(path)
+                # Without it, a path through a link to nothing would lead to a file.
+                path = os.path.realpath(path) if os.path.exists(path) else path
             file = self.headers.find_file(tree, name, path)
             found_path = None if file is None else os.path.normpath(path)
             # `..` cannot follow a directory that is missing, here and in the copy.
