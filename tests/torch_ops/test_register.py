@@ -5,6 +5,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch 2.6 or later")
@@ -181,6 +182,7 @@ def test_what_is_not_in_the_memory_is_refused(small: Project) -> None:
     for x, y, words in (
         (torch.ones(4), inference, '"y": outside of inference mode'),
         (minus, torch.ones(1), '"x": its negation is pending'),
+        (np.ones(1, "f4"), minus, '"y": its negation is pending'),
         (freed, torch.ones(4), '"x".* no memory'),
     ):
         with pytest.raises(ValueError, match=words):

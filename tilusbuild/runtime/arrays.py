@@ -355,6 +355,9 @@ class CallForm:
             # It also reads the sizes that only optional tensors have, which may be None.
             self._allocate_outputs(full)
             has_states = True  # or it may have
+        if not has_states:  # for the first tensor's framework: another one's may be among the rest
+            types = {type(full[i]) for i in self._given_tensors if full[i] is not None}
+            has_states = len(types) > 1
         if has_states and has_torch_state(full, self._given_tensors):
             check_states(self._script, full, self._allocated_indices)
         if not self._allocated_indices:

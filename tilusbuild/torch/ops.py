@@ -118,7 +118,7 @@ def _choose_instances(
         for op, text in scripts.items():
             instances = _find_instances(where, text)
             if len(instances) > 1:
-                raise LoadError(f"{text!r} is several instances: {', '.join(instances)}")
+                raise LoadError(f"{text!r} is several instances: {', '.join(sorted(instances))}")
             (instances_by_op[op],) = instances.values()
     else:
         for text in [None] if scripts is None else scripts:
