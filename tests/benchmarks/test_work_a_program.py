@@ -94,8 +94,10 @@ def test_a_program_with_nothing_to_do(builds, monkeypatch) -> None:
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "stat", look)
-            key = bytes(noop.split_pieces(data)[0])
-            assert noop.check_record(data, key, os.environ) is not None
+            key, _, variables = map(bytes, noop.split_pieces(data)[:3])
+            asked = [word.partition("=") for word in variables.decode().split("\0") if "=" in word]
+            environment = {name: value for name, _, value in asked}
+            assert noop.check_record(data, key, environment) is not None
         looked.append(len(names))
     # Its directory, `module`, the library: each shows what the others do not.
     assert (looked[1] - looked[0]) / (MORE - FEW) == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support import command_line
+from support import command_line, scale
 from support.processes import run_python, run_to_end
 from tilusbuild.manifest.loading import load_manifest
 
@@ -63,6 +63,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project, built for the host, in a home that has caches of the other systems."""
     home = tmp_path_factory.mktemp("home")
     run(home, home, "tilusbuild init kernels")
+    # A script whose last tensor is an output, which that project's is not alone.
+    made = home / "kernels"
+    (made / "kernels/scale.cu.j2").write_text(scale.TEMPLATE.replace("{{ unroll }}", "1"))
+    script = (
+        scale.script(schedules=1).replace('targets = ["cpu"]', "").split("[script.scale.space]")
+    )
+    with (made / "tilus.toml").open("a") as manifest:
+        manifest.write(f"\n{script[0]}")
     library = PAGE.parents[1] / "tests" / "binary" / "data" / "library.so"
     kernel = home / ".tilelang/cache/0.1.15/linux-x86_64/kernels" / ("c3" * 32)
     hidet = home / ".cache/hidet/ops/cuda_space_2/relu" / ("0a" * 8)

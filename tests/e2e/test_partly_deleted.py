@@ -176,17 +176,16 @@ def test_one_installation_has_one_record(new_project: NewProject) -> None:
     needs_cxx()
     project = new_project()
     time.sleep(0.1)
-    project.run("build")
     records = Path(os.environ["HOME"], ".cache/tilusbuild/records")
-    before = sorted(records.iterdir())
     directory = Path(sys.executable).parent
-    for program, *words in (("python3", "-m", "tilusbuild"), ("tilusbuild",)):
+    module = ("python3", "-m", "tilusbuild")
+    for number, (program, *words) in enumerate((module, module, ("tilusbuild",))):
         if (directory / program).exists():
             ran = run_to_end(
                 [str(directory / program), *words, "build"], status=None, cwd=project.directory
             )
-            assert "nothing to do" in ran.stderr, ran.stderr
-    assert sorted(records.iterdir()) == before
+            assert not number or "nothing to do" in ran.stderr, ran.stderr
+            assert len([*records.iterdir()]) == 1
 
 
 def test_a_cache_deleted_during_a_build_stays_deleted_and_the_next_build_makes_it(

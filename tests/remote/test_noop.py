@@ -20,10 +20,11 @@ def calls(project: Project, address: str | None = None) -> Counter[str]:
     log = project.directory.parent / "calls"  # a new file beside a source may be a header
     if address is not None:
         project.environment["TILUSBUILD_REMOTE_CACHE"] = address
-    for _ in range(3):  # the first ones write its record
-        project.run("build")
     words = ["strace", "-f", "-qq", "-o", str(log), *TILUSBUILD, "build"]
     variables = {**project.environment, "PYTHONHASHSEED": "0"}
+    for _ in range(3):  # the first ones write its record, which is for one search path of Python
+        environment = {**os.environ, **variables}
+        subprocess.run(words[5:], cwd=project.directory, env=environment, check=True)
     ended = subprocess.run(
         words, cwd=project.directory, env={**os.environ, **variables}, capture_output=True
     )

@@ -90,7 +90,8 @@ def _find_differences(
     names = [parameter.name for parameter in parameters]
     own_names = [argument.name for argument in arguments]
     if len(arguments) != len(parameters):
-        other_names = [name for name in own_names if name not in names]
+        # A tensor map is seldom called as its parameter.
+        other_names = [a.name for a in arguments if a.name not in names and a.tile is None]
         missing_names = [name for name in names if name not in own_names]
         if other_names and "" not in names:
             hint = did_you_mean(other_names[0], missing_names, max_listed=0)

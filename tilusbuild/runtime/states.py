@@ -90,8 +90,8 @@ def _get_barrier(torch: Any) -> Any:
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             raise NotImplementedError(
-                f"{ctx.name} has no formula for its gradient: register it with backward="
-                " (tilusbuild.torch.register), or differentiate only what does not come from it"
+                f"{ctx.name} has no formula for its gradient: register the op with"
+                " backward=, or differentiate only what does not come from it"
             )
 
     return Barrier
