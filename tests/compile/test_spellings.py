@@ -15,6 +15,7 @@ import pytest
 from support.closures import closure, copy_to
 from support.project import needs_cxx
 from support.spellings import SYSTEM, World, options, world
+from tilusbuild.errors import InputError
 from tilusbuild.plan.rendering import format_definitions
 from tilusbuild.render.closure import Outside, make_root
 from tilusbuild.toolchain.nvrtc_library import Nvrtc
@@ -64,7 +65,13 @@ def different(directory: Path, made: World, ask: Ask, *, quotes: bool) -> tuple[
     ]
     source = (real / "source.cu").read_bytes().decode()
     given = "\n".join((source, *format_definitions((), [f"-D{each}" for each in made.defines])))
-    found = closure(given, roots, outside=Outside((str(real / SYSTEM),)))
+    try:
+        found = closure(given, roots, outside=Outside((str(real / SYSTEM),)))
+    except InputError as error:
+        # docs/headers.md: the copy has no links.
+        if '".." after a symbolic link' not in str(error):
+            raise
+        return False, ""
     copy_to(copy, found)
     shutil.copyfile(real / "source.cu", copy / "source.cu")
     wanted, got = ask(real, made), ask(copy, made)

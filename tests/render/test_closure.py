@@ -200,6 +200,13 @@ def test_a_name_that_would_mean_two_files_is_an_error(project, roots, link, name
     assert said.startswith('source.cu:2:11: error: ".." after a symbolic link leads elsewhere')
 
 
+def test_a_name_that_is_missing_in_the_project_is_not_in_the_copy(project, roots, link):
+    project.write({"project/include/sub/d.h": ""})
+    for other in ("#include <sub/d.h>", "#include IMPL"):
+        with pytest.raises(InputError, match="after a symbolic link"):
+            closure(f"{other}\n#if __has_include(<linked/../sub/d.h>)\n#endif\n", roots)
+
+
 def test_files_with_one_content_are_told_apart_after_pragma_once(project, roots):
     once = "#pragma once\nint a;\n"
     files = ["include/a.h", "include/b.h", "kernels/c.h"]

@@ -322,7 +322,8 @@ class ReachedHeaders(Struct):
             file = self.headers.find_file(tree, name, path)
             found_path = None if file is None else os.path.normpath(path)
             # `..` cannot follow a directory that is missing, here and in the copy.
-            if file is not None or ".." not in include.name or os.path.isdir(os.path.dirname(path)):
+            before, climb, _ = path.rpartition("/../")
+            if file is not None or not climb or os.path.isdir(before):
                 self.sights.setdefault((name, found_path), (include.name, includer))
             if file is None:
                 self.probed.add(self.headers.find_existing_ancestor(os.path.dirname(path)))
@@ -420,11 +421,15 @@ class _ClosureSearch(ReachedHeaders):
     def _check_names(self, source: str) -> None:
         """Raise `InputError` if a name in the copy, which has no links, would mean two files, or a
         file where there is none."""
-        sights = dict(self.sights)
+        sights: dict[tuple[str, str | None], _Sight] = {
+            (file.name, os.path.normpath(file.path)): ("", None) for file in self.files.values()
+        } | self.sights
         for file in self.files.values():
             sights |= self.headers.follow_includes(file, self.rendered).sights
         path_of_name: dict[str, str | None] = {}
-        for (name, path), (include_text, includer) in sights.items():
+        # The error names an include with `..`, which is looked at last.
+        ordered_sights = sorted(sights.items(), key=lambda item: ".." in item[1][0])
+        for (name, path), (include_text, includer) in ordered_sights:
             real_path = path and os.path.realpath(path)
             if path_of_name.setdefault(name, real_path) != real_path:
                 message = '".." after a symbolic link leads elsewhere in a copy'
