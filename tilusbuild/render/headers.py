@@ -152,10 +152,12 @@ class Headers:
         """Yield the directories in which a compiler looks for an include, in its order."""
         if include.quoted and includer is not None:
             yield _get_directory(includer)
-        # gcc searches all of `-iquote` before any of `-I`.
+        # gcc searches all of `-iquote` before any of `-I`, and both for `#include_next <x.h>` of a
+        # header that was found beside another.
+        is_quoted = include.quoted or include.next
         for quoted_only in (True, False):
             for root in self.roots:
-                if root.quoted_only == quoted_only and (include.quoted or not quoted_only):
+                if root.quoted_only == quoted_only and (is_quoted or not quoted_only):
                     yield SearchDirectory(root.tree, root.name, root.path)
 
     def _match_headers(self, tree: str, name: str, path: str) -> PatternMatches:
