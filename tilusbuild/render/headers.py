@@ -319,8 +319,11 @@ class ReachedHeaders(Struct):
                 continue
             if ".." in include.name and has_links_before_parent(path):
                 self.has_links = True
-                # Without it, a path through a link to nothing would lead to a file.
-                path = os.path.realpath(path) if os.path.exists(path) else path
+                # A path through a link to nothing leads to no file. A header that is a link itself
+                # is in the directory that has the link.
+                if os.path.exists(path):
+                    directory_path, _, base_name = path.rpartition("/")
+                    path = f"{os.path.realpath(directory_path)}/{base_name}"
             file = self.headers.find_file(tree, name, path)
             found_path = None if file is None else os.path.normpath(path)
             # `..` cannot follow a directory that is missing, here and in the copy.
