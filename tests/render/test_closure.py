@@ -191,6 +191,21 @@ def test_climbing_follows_links(project, roots, link):
     assert header.path == str(project.directory / "elsewhere/b.h")
 
 
+def test_a_header_that_is_a_link_is_where_the_link_is(project, roots, link):
+    project.write({"elsewhere/own.h": "", "far/a.h": '#include "own.h"\n', "far/own.h": ""})
+    os.symlink(project.directory / "far/a.h", project.directory / "elsewhere/a.h")
+    found = closure("#include <linked/../a.h>", roots)
+    paths = {header.name: header.path for header in found.headers}
+    assert paths["project/include/own.h"] == str(project.directory / "elsewhere/own.h")
+
+
+def test_the_next_header_may_be_beside_the_template(project, roots):
+    """As gcc has it of a header that was found beside another: `-iquote` is searched then."""
+    project.write({"project/include/a.h": "#include_next <b.h>\n", "project/kernels/b.h": ""})
+    found = closure('#include "../include/a.h"\n', roots)
+    assert "project/kernels/b.h" in names(found)
+
+
 @pytest.mark.parametrize("name", ["b.h", "c.h"])
 def test_a_name_that_would_mean_two_files_is_an_error(project, roots, link, name):
     project.write({"elsewhere/c.h": "", "pkg/src/inc/c.h": ""})
