@@ -140,19 +140,15 @@ def format_variables(names: Sequence[str], environment: Mapping[str, str]) -> by
     return "\0".join(words).encode("utf-8", "surrogateescape")
 
 
-def split_variables(piece: memoryview) -> list[str]:
-    """Return the names of the variables in a piece of a record."""
-    text = bytes(piece).decode("utf-8", "surrogateescape")
-    return [word.partition("=")[0] for word in text.split("\0") if word]
-
-
 def check_record(data: bytes, name: bytes, environment: Mapping[str, str]) -> bytes | None:
     """Return the summary in a record when its key is `name`, and the variables and all stamps are
     equal; else None."""
     pieces = split_pieces(data)
     if not pieces or pieces[0] != name:
         return None
-    if pieces[2] != format_variables(split_variables(pieces[2]), environment):
+    words = bytes(pieces[2]).decode("utf-8", "surrogateescape").split("\0")
+    names = [word.partition("=")[0] for word in words if word]
+    if pieces[2] != format_variables(names, environment):
         return None
     return bytes(pieces[1]) if _are_groups_unchanged(split_groups(pieces)) else None
 

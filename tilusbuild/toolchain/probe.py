@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ from tilusbuild.toolchain import trace
 
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
+_TRACER = (sys.executable, "-I", "-S", trace.__file__)
 _TIMEOUT_SECONDS = 60.0
 # errno values of a shortage of the machine, which installing a compiler does not end.
 _SHORTAGES = (
@@ -108,20 +110,9 @@ class Probe(Struct, frozen=True):
             raise ProbeError(error.strerror or str(error)) from error
         # A driver looks for its parts beside its real path, and beside the path that was typed.
         identity = (digest, os.path.realpath(program), program, self.library_path, *arguments)
-        output_key = "answer " + sha256_text("\0".join(identity))
-        state_key = f"{output_key} rests on"
-        stored_output = self.memory.get_answer(output_key) if remember else None
-        if stored_output is not None:
-            if rests_on is None:
-                return stored_output
-            if self.memory.get_answer(state_key) == rests_on(stored_output):
-                return stored_output
-        output = self._run_program(program, *arguments)
-        if remember:
-            self.memory.put_answer(output_key, output)
-            if rests_on is not None:
-                self.memory.put_answer(state_key, rests_on(output))
-        return output
+        ask = partial(self._run_program, program, *arguments)
+        key = "answer " + sha256_text("\0".join(identity))
+        return self._recall_or_ask(key, ask, rests_on) if remember else ask()
 
     def trace_program(self, program: str, *arguments: str) -> ToolFiles:
         """Return what a program reads when it runs in a directory of its own with these arguments.
@@ -132,21 +123,33 @@ class Probe(Struct, frozen=True):
         """
         identity = (os.path.realpath(program), program, self.env.get("PATH", ""), self.library_path)
         key = "files " + sha256_text("\0".join((*identity, *arguments)))
-        state_key = f"{key} rest on"
-        text = self.memory.get_answer(key)
-        if text is None or self.memory.get_answer(state_key) != self._describe_files(text):
-            tracer = (sys.executable, "-I", "-S", trace.__file__)
-            try:
-                text = self._run_program(*tracer, program, *arguments)
-            except ProbeError as error:
-                if error.status == trace.REFUSED:
-                    return ToolFiles()
-                raise
-            # Without a state, a file is gone already: the next build asks again.
-            if state := self._describe_files(text):
-                self.memory.put_answer(key, text)
-                self.memory.put_answer(state_key, state)
-        return _parse_trace(text)
+        ask = partial(self._run_program, *_TRACER, program, *arguments)
+        try:
+            return _parse_trace(self._recall_or_ask(key, ask, self._describe_files))
+        except ProbeError as error:
+            if error.status == trace.REFUSED:
+                return ToolFiles()
+            raise
+
+    def _recall_or_ask(
+        self, key: str, ask: Callable[[], str], rests_on: Callable[[str], str] | None
+    ) -> str:
+        """Return the stored output of a key while the state that `rests_on(output)` returns is the
+        same; else the output of `ask`, and store it. With the state "" nothing is stored: a file is
+        gone already, and the next build asks again."""
+        state_key = f"{key} rests on"
+        output = self.memory.get_answer(key)
+        if output is not None and (
+            rests_on is None or self.memory.get_answer(state_key) == rests_on(output)
+        ):
+            return output
+        output = ask()
+        state = None if rests_on is None else rests_on(output)
+        if state != "":
+            self.memory.put_answer(key, output)
+        if state:
+            self.memory.put_answer(state_key, state)
+        return output
 
     def _describe_files(self, text: str) -> str:
         """Return a digest that changes with the files in a tracer's output; "" if a file that the
