@@ -47,6 +47,7 @@ from tilusbuild.render import cuda, find_templates_directory
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.semantics import MAX_BITS
 from tilusbuild.runtime.where import is_within
+from tilusbuild.signature.reading import JINJA_EXTENSIONS
 from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
 from tilusbuild.toolchain.headers import find_package_directory
 
@@ -318,7 +319,7 @@ class Environment(ImmutableSandboxedEnvironment):
             auto_reload=False,
             cache_size=-1,
             optimized=False,  # folding takes the square of how deep an expression is nested
-            extensions=["jinja2.ext.do", "jinja2.ext.loopcontrols"],
+            extensions=JINJA_EXTENSIONS,
         )
         self.templates = loader
         self._cpp_values = style.cpp_values

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from tree_sitter import Language, Node
 
+JINJA_EXTENSIONS = ("jinja2.ext.do", "jinja2.ext.loopcontrols")
 _VALUE, _TAG = "$", "\x1a"
 """Stand for a character of `{{ … }}`, which a C++ name may contain, and of a tag `{% … %}`."""
 _OWN_TYPES = {f"tb::{name}": name for name in ("f16", "bf16", "f8e4m3", "f8e5m2")}
@@ -238,11 +239,11 @@ class KernelSource:
         return "\n".join([*lines[:-1], lines[-1][:end]])[start + 1 :]
 
 
+@cache
 def _make_jinja_environment() -> Environment:
     from jinja2 import Environment
 
-    extensions = ["jinja2.ext.do", "jinja2.ext.loopcontrols"]
-    return Environment(extensions=extensions, autoescape=False)  # noqa: S701 — the output is C++
+    return Environment(extensions=JINJA_EXTENSIONS, autoescape=False)  # noqa: S701 — it makes C++
 
 
 class TemplateTags(Struct, frozen=True):
