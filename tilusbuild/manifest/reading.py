@@ -90,7 +90,6 @@ class KernelTemplate:
         source = KernelSource(text, jinja=jinja)
         tags = read_tags(text) if jinja else TemplateTags()
         self.functions, self.has_cpu = source.functions, tags.has_cpu
-        self.words = {*re.findall(r"\w+", text)}
         # A macro can make a name of two.
         has_other_text = source.is_open or tags.has_imports or "##" in text
         self.is_whole = not has_other_text and all(function.name for function in self.functions)
@@ -306,7 +305,7 @@ def _explain_missing_kernel(
     names = [function.plain for function in template.functions]
     plain_name = kernel.partition("<")[0].rpartition("::")[2]
     # The function of a cpu target, a name with an expression, and one behind a macro may be meant.
-    is_written = plain_name in template.words or "{" in kernel
+    is_written = plain_name in re.findall(r"\w+", "\n".join(template.lines)) or "{" in kernel
     # A header of another project has its kernels in a namespace.
     is_own = "::" not in kernel or find_nearest_word(plain_name, names) is not None
     if names and template.is_whole and is_own and not is_written:
