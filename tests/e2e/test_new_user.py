@@ -34,7 +34,7 @@ def unescape(text: str) -> str:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["name"])
 def test_a_mistake_is_one_error(entry: re.Match[str], tmp_path: Path) -> None:
-    assert say(make_project(tmp_path), entry["edits"], entry["command"]) == entry["says"]
+    assert read_message(make_project(tmp_path), entry["edits"], entry["command"]) == entry["says"]
 
 
 def test_a_call_that_is_wrong(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def make_project(directory: Path) -> Project:
     return Project(directory / "p", cache).write_all(FILES)
 
 
-def say(project: Project, edits: str, command: str) -> str:
+def read_message(project: Project, edits: str, command: str) -> str:
     """Return the message of a command."""
     for name, old, new in EDIT.findall(edits):
         if name == "environment":
@@ -65,10 +65,10 @@ def say(project: Project, edits: str, command: str) -> str:
         needs_cxx()
     ran = project.run(*command.split(), status=None)
     assert ran.status in (1, 2)
-    said = ran.err.replace(str(project.directory), "PROJECT")
-    said = re.sub(r"\b[0-9a-f]{64}\b", "HASH", said)
-    said = re.sub(r"\+0x[0-9a-f]+", "+0x0", said)
-    return "\n".join(line.rstrip() for line in said.splitlines()).strip("\n")
+    message = ran.err.replace(str(project.directory), "PROJECT")
+    message = re.sub(r"\b[0-9a-f]{64}\b", "HASH", message)
+    message = re.sub(r"\+0x[0-9a-f]+", "+0x0", message)
+    return "\n".join(line.rstrip() for line in message.splitlines()).strip("\n")
 
 
 def say_call(project: Project, command: str) -> str:
@@ -81,5 +81,5 @@ def say_call(project: Project, command: str) -> str:
     arrays = {name: np.ones(8, np.float32) for name in "xy"}
     with pytest.raises(Exception) as caught:  # noqa: PT011 — the message is compared
         eval(command.removeprefix("call "), {**names, **arrays})
-    said = f"{caught.type.__name__}: {caught.value}"
-    return said.replace(str(project.directory), "PROJECT")
+    message = f"{caught.type.__name__}: {caught.value}"
+    return message.replace(str(project.directory), "PROJECT")

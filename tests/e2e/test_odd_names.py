@@ -1,5 +1,5 @@
-"""What a compiler takes is compiled: directories of any name, as those of a plain one, and files in
-any encoding."""
+"""A project compiles to the same bytes whatever its directories are called, and its files may have
+any encoding that the compiler takes."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from support.project import Project, head, needs_cxx
 from tilusbuild.manifest.table import format_toml
 
 ODD = "a b(c)[d]{e};f|g&h<i>j$k'l\"m`n,o*p?q#r!s~t%u=v@w:x\\y\té"
-"""What a shell, nvcc, make or a linker's file of options has a meaning for."""
+"""A name of characters that mean something to a shell, nvcc, make or a linker's file of options."""
 
 SCRIPT = """
 [script.{name}]

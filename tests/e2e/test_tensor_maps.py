@@ -76,7 +76,7 @@ def test_a_kernel_of_hoppers(new_project: NewProject, launched: Any) -> None:
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         (
             "cluster = [1, 2]",
@@ -91,8 +91,8 @@ def test_a_kernel_of_hoppers(new_project: NewProject, launched: Any) -> None:
         ("block_n = [32, 64]", "block_n = [12]", "x_map.swizzle is 24, not one of"),
     ],
 )
-def test_what_does_not_fit_is_not_built(new_project, old, new, said) -> None:
+def test_what_does_not_fit_is_not_built(new_project, old, new, message) -> None:
     project = new_project(tiles.MANIFEST, tiles.FILES)
     project.edit("tilus.toml", old, new)
     project.edit("tilus.toml", "block_m = [32, 64]", "block_m = [32]")
-    assert said in project.run("build", status=None).err
+    assert message in project.run("build", status=None).err

@@ -1,4 +1,4 @@
-"""What decides which file a name is, is an input like the file: search paths, links, variables.
+"""Search paths, links and variables decide which file a name is: they are inputs like the file.
 
 Each test builds, changes one such thing and nothing else, and builds again. The second build must
 do what a fresh cache would: compile where the meaning is another, and find all where it is not.

@@ -1,5 +1,5 @@
-"""The arguments of a manifest against the declaration of the kernel: what differs is said before
-any compile, and what the text does not say is not compared."""
+"""The arguments of a manifest are compared with the kernel's declaration before any compile, as far
+as the text declares them: a difference is an error."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ Y = 'y = { type = "f32*[n]", out = true }'
 RIGHT = f'x = "f32*[n]", {Y}, n = "i32"'
 
 
-def say(
+def read_message(
     tmp_path: Path, args: str, kernel: str = KERNEL, more: str = "", arch: str = "sm_80"
 ) -> str:
     """Load a manifest. Return its mistakes: the text at the place, and the message."""
@@ -70,7 +70,7 @@ WRONG = {
 def test_a_difference_is_an_error_for_every_target(
     tmp_path: Path, args: str, kernel: str, arch: str
 ) -> None:
-    assert say(tmp_path, args, kernel, arch=arch) == WRONG[args]
+    assert read_message(tmp_path, args, kernel, arch=arch) == WRONG[args]
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_a_difference_is_an_error_for_every_target(
     ],
 )  # fmt: skip
 def test_what_the_text_does_not_say_is_not_compared(tmp_path: Path, args: str, kernel: str) -> None:
-    assert say(tmp_path, args, kernel) == ""
+    assert read_message(tmp_path, args, kernel) == ""
 
 
 def test_a_constant_that_is_a_type_is_compared_by_its_values(tmp_path: Path) -> None:
     args = 'x = "t*[n]", y = "u*[n]", n = "i32"'
-    assert say(tmp_path, args, more='params = { t = "f32", u = "f32" }') == ""
-    said = say(tmp_path, args, more='params = { t = ["f32", "f64"], u = "f32" }')
-    assert said == (
+    assert read_message(tmp_path, args, more='params = { t = "f32", u = "f32" }') == ""
+    message = read_message(tmp_path, args, more='params = { t = ["f32", "f64"], u = "f32" }')
+    assert message == (
         '"t*[n]": "x" is t*[n], also for "f64", and "k" takes "const float *x", which is f32*[n]'
     )
 
