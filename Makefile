@@ -52,8 +52,7 @@ walk: $(VENV)/.ready
 	  $(if $(ONLY),--only $(ONLY)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HOST),--host) -v
 
 docs: $(VENV)/.ready
-	$(BIN)/python scripts/manifest_reference.py > docs/manifest.md.new
-	mv docs/manifest.md.new docs/manifest.md
+	$(BIN)/python scripts/manifest_reference.py docs
 	PYTHONPATH=tests $(BIN)/python -m support.events_schema > docs/events.schema.json.new
 	mv docs/events.schema.json.new docs/events.schema.json
 

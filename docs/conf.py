@@ -1,7 +1,8 @@
 """The manual as a site, for `make site`. Pages stay what they are on GitHub.
 
-Three things are worked out here, so that nothing is said twice: the navigation, from the tables of
-`index.md`; the addresses of files of the repository that are no pages; and the version.
+Three things are worked out here, so that nothing is repeated: the navigation, from the tables of
+`index.md` and `manifest.md`; the addresses of files of the repository that are no pages; and the
+version.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ suppress_warnings = ["misc.highlighting_failure"]
 
 _REPOSITORY = _PROJECT["urls"]["Documentation"].removesuffix("/docs")
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
-_PAGE = re.compile(r"^\| \[[^\]]+\]\(([^)]+)\.md\) \|", re.MULTILINE)
+_PAGE = re.compile(r"^\| \[.+?\]\(([^)]+)\.md\) \|", re.MULTILINE)
 
 
 def setup(app: sphinx.application.Sphinx) -> None:
@@ -57,14 +58,14 @@ def _read(app: sphinx.application.Sphinx, name: str, source: list[str]) -> None:
         return link[1] if is_page else f"{_REPOSITORY}/{path}"
 
     source[0] = _LINK.sub(address, source[0])
-    if name == "index":
+    if name in ("index", "manifest"):
         source[0] += "".join(_navigation(source[0]))
 
 
-def _navigation(index: str) -> list[str]:
-    """Return a part of the navigation for each section of the index that has a table of pages."""
+def _navigation(page: str) -> list[str]:
+    """Return a part of the navigation for each section of a page that has a table of pages."""
     parts = []
-    for section in index.split("\n## ")[1:]:
+    for section in page.split("\n## ")[1:]:
         heading, _, text = section.partition("\n")
         pages = "".join(f"{page}\n" for page in _PAGE.findall(text))
         if pages:

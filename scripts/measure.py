@@ -30,7 +30,7 @@ from typing import TypeAlias
 
 START = ("tilusbuild.builder.build", "build_project")
 BUDGET = "scripts/budget.json"
-_WANTED = ("tilusbuild/", "tests/", "docs/manifest.md", "docs/formats.md")
+_WANTED = ("tilusbuild/", "tests/", "docs/manifest", "docs/formats.md")
 _NOT_CODE = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
     tokenize.ENCODING, tokenize.ENDMARKER,
@@ -279,7 +279,9 @@ def measure(tree: Tree) -> dict[str, int]:
         "classes": len(classes),
         "JSON line classes": len(tree.subclasses("JsonLine", "Event")),
         "options": sum(_is_option(source, node) for source in sources for node in source.nodes),
-        "manifest keys": _rows(tree.texts.get("docs/manifest.md", "")),
+        "manifest keys": sum(
+            _rows(text) for path, text in tree.texts.items() if path.startswith("docs/manifest")
+        ),
         "environment variables": len(set(re.findall(r"\bTILUSBUILD_[A-Z_]*[A-Z]\b", texts))),
         "formats on disk": _rows(tree.texts.get("docs/formats.md", "")),
         "circles of imports": len(circles),

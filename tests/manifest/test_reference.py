@@ -61,11 +61,17 @@ def test_every_key_is_described() -> None:
             assert read_docstrings(table)[field.name], (path, key)
 
 
-def test_the_reference_page_is_up_to_date() -> None:
-    page = (ROOT / "docs" / "manifest.md").read_text(encoding="utf-8")
-    command = [sys.executable, str(ROOT / "scripts" / "manifest_reference.py")]
-    made = run_to_end(command).stdout
-    assert page == made, "run: make docs"
+def test_the_reference_pages_are_up_to_date(tmp_path: Path) -> None:
+    """Given a page of a table that is gone, when the pages are made: they are those of the docs."""
+    (tmp_path / "manifest").mkdir()
+    (tmp_path / "manifest" / "former.md").touch()
+    run_to_end([sys.executable, str(ROOT / "scripts" / "manifest_reference.py"), str(tmp_path)])
+    made, committed = (
+        {page.name: page.read_text(encoding="utf-8") for page in top.glob("manifest/*.md")}
+        | {"index": (top / "manifest.md").read_text(encoding="utf-8")}
+        for top in (tmp_path, ROOT / "docs")
+    )
+    assert made == committed, "run: make docs"
 
 
 def test_the_example_fits_the_schema(example: Manifest) -> None:

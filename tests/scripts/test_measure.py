@@ -56,7 +56,8 @@ def start():
     Entry().begin("")
 """,
     "tests/test_build.py": "def test_one():\n    assert True\n",
-    "docs/manifest.md": "| key | |\n|---|---|\n| `edition` | 1 |\n| `[a]` | |\n",
+    "docs/manifest.md": "| key | |\n|---|---|\n| `edition` | 1 |\n",
+    "docs/manifest/a.md": "| `b` | |\n",
     "docs/formats.md": "| `index.json` | |\n",
     "README.md": "not counted\n",
 }

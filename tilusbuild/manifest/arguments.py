@@ -31,8 +31,8 @@ VariableName = Annotated[bool | Text, Key(before=_check_variable, schema=_VARIAB
 class Arg(Table, frozen=True):
     """One argument of the kernel: a tensor such as `f16*[m, k]`, or a scalar such as `i32`.
 
-    Written as its type, or as a table. An `i32` or `i64` that a tensor names as a bare dimension is
-    read off that tensor's shape, so callers do not pass it.
+    Written as its type, or as a table. An `i32` or `i64` that is alone a dimension of a tensor is
+    read from the shape; callers do not pass it.
     """
 
     shorthands = ((str, "type"),)
@@ -41,50 +41,51 @@ class Arg(Table, frozen=True):
         Text,
         Key(examples=["f16*[m, k]", "i32", "void*", "struct Params { f32 alpha; i64 strides[3] }"]),
     ]
-    """The type. A tensor is an element type, `*` and its dimensions: `[...]` is any shape. `[m, k]`
-    alone has the element type of the template's parameter of this name. Element types: `bool i8 i16
-    i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 f8e8m0 f4e2m1x2` (two values, one byte),
-    or a parameter of `params` whose value is one. `void*` is an opaque pointer: an address, or
-    None. A struct that is passed by value has its C++ name and its members."""
+    """The type. A tensor is an element type, `*` and its dimensions; `[...]` is any shape. `[m, k]`
+    without an element type has that of the kernel's parameter. An element type is one of `bool i8
+    i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 f8e8m0 f4e2m1x2` (the last has two
+    values in a byte), or a name of `params`. `void*` is an address, or None. A struct has its C++
+    name and its members."""
     out: bool = False
     """The kernel writes this tensor."""
     inout: bool = False
-    """The kernel reads this tensor and writes it: an output that no call can leave out."""
+    """The kernel reads and writes this tensor. No call can leave it out."""
     bounds: Annotated[tuple[int, int] | None, Key(examples=[[1, 8192]])] = field(
         name="range", default=None
     )
-    """The least and the greatest value of an integer argument, both allowed."""
+    """The smallest and the largest value of an integer argument."""
     align: Annotated[int | None, Key(ge=1, examples=[16])] = None
-    """Bytes that a tensor's address must be a multiple of. Without it: the element's size."""
+    """The address of the tensor is a multiple of this number of bytes. Without it: the size of an
+    element."""
     optional: bool = False
-    """A caller may pass None for this tensor: its pointer is null then."""
+    """A caller may pass None; the kernel gets a null pointer."""
     strides: Annotated[tuple[Text | int, ...] | None, Key(examples=[["row", 1]])] = None
-    """The strides of a tensor that need not be contiguous, in elements: a number that it must have,
-    or an `i32` or `i64` argument that is read off it."""
+    """The strides of the tensor, in elements: a number that the stride must equal, or an `i32` or
+    `i64` argument that gets it. Without it: contiguous."""
     parameter: bool = True
-    """`false`: the kernel does not take it. It is checked, and launch, shapes and tensor maps use
-    it. The functions of `cpu` targets and of `entry` take it all the same."""
+    """`false`: the kernel has no parameter for it. Checks, launch, shapes and tensor maps use it.
+    The functions of `cpu` targets and of `entry` have a parameter for it."""
     constant: Annotated[VariableName, Key(examples=[True, "d_filter", "conv::filter"])] = False
-    """The `__constant__` (or `__device__`) variable that the argument is copied to before each
-    launch; `true` for the one with its name. The kernel has no parameter for it; the functions of
-    `cpu` targets take it all the same. A tensor may be on the host."""
+    """The `__constant__` or `__device__` variable that gets a copy of the argument before each
+    launch; `true`: the one with its name. The kernel has no parameter for it. The functions of
+    `cpu` targets have one. The tensor may be on the host."""
     tensor_map: Annotated[Text | None, Key(examples=["a"])] = None
-    """The tensor that this parameter, a `const __grid_constant__ CUtensorMap`, is a map of. The
-    launcher makes it, and no caller passes it; `type` is left out. For sm_90 and later; the
-    functions of `cpu` targets do not take it."""
+    """The tensor of this tensor map, for sm_90 and later. The parameter is a `const
+    __grid_constant__ CUtensorMap`, which the launcher makes. Leave out `type`. The functions of
+    `cpu` targets have no such parameter."""
     box: Annotated[tuple[ExprSource, ...] | None, Key(examples=[["block_m", "block_k"]])] = None
-    """Of a tensor map: the elements of a copy, in the tensor's order of dimensions. Expressions
-    over constants, as in the following ones."""
+    """Of a tensor map: the elements of a copy, in the order of the dimensions. An expression over
+    constants, like the keys below."""
     element_strides: Annotated[tuple[ExprSource, ...] | None, Key(examples=[[1, 2]])] = None
-    """Of a tensor map: its traversal strides."""
+    """Of a tensor map: the traversal strides."""
     swizzle: Annotated[ExprSource, Key(examples=[128, "block_k * 2"])] = 0
-    """Of a tensor map: the bytes of the swizzle, 0, 32, 64 or 128."""
+    """Of a tensor map: 0, 32, 64 or 128 bytes."""
     interleave: ExprSource = 0
-    """Of a tensor map: the bytes of the interleaved layout, 0, 16 or 32."""
+    """Of a tensor map: 0, 16 or 32 bytes."""
     l2_promotion: ExprSource = 0
-    """Of a tensor map: the bytes that L2 fetches, 0, 64, 128 or 256."""
+    """Of a tensor map: 0, 64, 128 or 256 bytes, which L2 fetches."""
     oob_fill: Literal["zero", "nan"] = "zero"
-    """Of a tensor map: what elements outside of the tensor read as."""
+    """Of a tensor map: the value of elements outside of the tensor."""
 
     @classmethod
     def read(cls, value: object) -> object:

@@ -44,36 +44,33 @@ def _check_output(output: str) -> str:
 class LibrarySection(ProductKeys, frozen=True, kw_only=True):
     """One library of many objects: plain sources, and the programs of scripts that name it.
 
-    Each source is compiled separately, is kept under its own hash, and is compiled again only when
-    it or a header of it changes. Names keep their C++ linkage, and what is exported is what the
-    sources make visible.
+    Libraries describes the compile and the link.
     """
 
     description: Annotated[str | None, Key(examples=["The CUDA backend"])] = None
     """One line for people."""
     sources: Annotated[tuple[Text, ...], Key(examples=[["src/*.cu", "src/host/**/*.cpp"]])] = ()
-    """Patterns of source files inside the project (`.cu`, `.cpp`, `.cc`, `.cxx`, `.c`): each
-    becomes an object. They are not rendered."""
+    """Patterns of source files in the project (`.cu`, `.cpp`, `.cc`, `.cxx`, `.c`). Each becomes an
+    object, without rendering."""
     objects: Annotated[tuple[Text, ...], Key(examples=[["vendor/*.o", "vendor/libblend.a"]])] = ()
-    """Patterns of objects and archives to link unchanged; their contents are in the hash."""
+    """Patterns of objects and archives to link. The hash has their content."""
     kind: Literal["shared", "static"] = "shared"
     """The result: `lib.so`, or the archive `lib.a`."""
     library: Annotated[Text | None, Key(examples=["backend"])] = None
-    """The `[library.NAME]` that the sources become a part of, in place of a library of their own:
-    so one library has sources of several flags, macros and toolchains."""
+    """The `[library.NAME]` that links these sources, in place of a library of their own. A library
+    can so have sources with different flags, macros and toolchains."""
     output: Annotated[
         Text | None, Key(after=_check_output, examples=["build/{target}/libbackend.so"])
     ] = None
-    """A file of the project that each build brings up to date with the library; `{target}` stands
-    for the target's name."""
+    """A file of the project that each build makes equal to the library. `{target}` stands for the
+    name of the target."""
     rdc: bool = False
-    """Relocatable device code: device functions may be defined in another object, and a device link
-    joins them."""
+    """Relocatable device code: a device link joins device functions of several objects."""
     cudart: Literal["static", "shared", "none"] = "static"
-    """How the CUDA runtime is linked into a shared library."""
+    """How a shared library gets the CUDA runtime."""
     torch: bool = False
-    """PyTorch's headers, its C++ ABI, and its libraries as `needed`: for operators of `torch.ops`.
-    They are those of the Python environment of the build."""
+    """Compile for PyTorch, for operators of `torch.ops`: with its headers, its C++ ABI, and its
+    libraries as `needed`. The build's Python environment has them."""
 
 
 class SourcesScript(ScriptSection, frozen=True, kw_only=True):

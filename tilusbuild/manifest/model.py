@@ -38,18 +38,18 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     # A boolean is refused first: `true` equals 1, and would pass.
     edition: Annotated[Literal[1], Key(before=reject_boolean, examples=[1])]
-    """The format of this file; 1 is the only one so far."""
+    """The version of this format: 1."""
     project: ProjectSection = ProjectSection(name="kernels", version="0.1.0")
-    """The project's name and version. Without it: its directory's name, version 0.1.0."""
+    """The name and the version."""
     build: BuildSection = BuildSection()
     """Settings of every program of the project."""
     toolchain: ToolchainSection = ToolchainSection()
-    """Which compilers are used, and how they are started."""
+    """The compilers."""
     remote: RemoteSection = RemoteSection()
     """A cache that other machines share."""
     targets: Mapping[TableName, TargetSection] = field(name="target", default=NOTHING)
-    """The devices to compile for, by name. Without any: the GPUs of this machine, or `sm_80` with
-    PTX where it has none; and `cpu` for scripts whose template asks for `target.kind`."""
+    """The devices to compile for, by name. Without it: the GPUs of this machine, or `sm_80` with
+    PTX if it has none; and `cpu` for scripts whose template asks for `target.kind`."""
     scripts: Mapping[TableName, ScriptSection] = field(name="script", default=NOTHING)
     """Kernel scripts, by name."""
     libraries: Mapping[TableName, LibrarySection] = field(name="library", default=NOTHING)

@@ -82,35 +82,37 @@ Share = Annotated[
 
 
 class RemoteSection(Table, frozen=True):
-    """A cache that other machines share. Each key can be given in the environment, too, as
-    `TILUSBUILD_REMOTE_CACHE` and so on, and in the user's settings: `docs/remote.md`."""
+    """A cache that other machines share, and workers that compile.
+
+    You can set each key in the environment, too, as `TILUSBUILD_REMOTE_CACHE` and so on, and in the
+    user's settings.
+    """
 
     # What is secret, or a program to run, is not taken from a manifest, which may be someone
     # else's work: see `remote.user_settings`.
 
     cache: Annotated[Address | None, Key(examples=["grpcs://cache.example:443"])] = None
-    """Where it is: `grpcs://` or `grpc://` and a server of the Remote Execution API v2, `https://`
-    or `http://` and one of `/ac`, or `file://` and a directory. A program that is
-    missing here is fetched from there instead of compiled."""
+    """The address of the cache: `grpcs://`, `grpc://`, `https://`, `http://` or `file://`. A build
+    fetches the programs that it misses."""
     executor: Annotated[Address | None, Key(examples=["grpcs://farm.example:443"])] = None
-    """A server of the Remote Execution API v2 whose workers compile beside this machine's cores."""
+    """A server of the Remote Execution API v2, whose workers compile beside this machine's
+    cores."""
     properties: Annotated[Entries[str], Key(examples=[{"OSFamily": "linux"}])] = NOTHING
-    """Properties that a worker must have, in the words of the server."""
+    """Properties that a worker must have. The server defines their names."""
     jobs: Annotated[int, Key(ge=1, le=10_000, examples=[200])] = 64
-    """How many programs workers compile at once."""
+    """The number of programs that workers compile at once."""
     instance: Annotated[str, Key(examples=["kernels"])] = ""
-    """The server's instance, where it has several."""
+    """The instance, for a server that has several."""
     write: bool = False
-    """Send what is compiled here, too."""
+    """Also send the programs that this machine compiles."""
     connect_timeout: Annotated[Duration, Key(examples=["2s"])] = 5.0
-    """How long connecting may take before it is done without."""
+    """The longest time for a connection. After it, the build goes on without the server."""
     timeout: Annotated[Duration, Key(examples=["10s"])] = 60.0
-    """How long one request may take."""
+    """The longest time for one request."""
     patience: Annotated[Duration, Key(examples=["1m"])] = 5.0
-    """How long cores that have nothing to do wait for an answer before they compile what was asked
-    for."""
+    """The time that idle cores wait for an answer. After it, they compile the requested program."""
     send_timeout: Annotated[Duration, Key(examples=["2m"])] = 30.0
-    """How long the end of a build waits for what is still to be sent."""
+    """The time that a build waits at its end for programs that are still being sent."""
     verify: Annotated[Share, Key(examples=[0.02])] = 0.0
-    """The part of the fetched programs that is compiled again and compared before they are
-    accepted, 0 to 1. When the bytes of one differ, the build uses nothing more of the cache."""
+    """The part of the fetched programs that this machine compiles again and compares, 0 to 1. If
+    one has other bytes, the build stops using the cache."""

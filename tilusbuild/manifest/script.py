@@ -126,8 +126,8 @@ class ParameterSection(Table, frozen=True):
     pow2: Annotated[tuple[int, int] | None, Key(after=_check_powers, examples=[[16, 256]])] = None
     """All powers of two from the first to the last, both included."""
     when: Annotated[Text | None, Key(examples=["not persistent"])] = None
-    """An expression over other parameters. Where it is false the parameter is not tuned: it has the
-    value of `else`."""
+    """An expression over other parameters. Where it is false, the parameter has the value of
+    `else`."""
     otherwise: Annotated[RowOrValue | None, Key(examples=[1])] = field(name="else", default=None)
     """The value where `when` is false."""
     default: Annotated[RowOrValue | None, Key(examples=[4])] = None
@@ -172,10 +172,10 @@ def as_row(value: Value | Row) -> Row:
 
 
 class OverrideSection(Table, frozen=True):
-    """Differences for one target. Each entry replaces the script's of that name, whole.
+    """Differences of one target. Each entry replaces the whole entry of the script.
 
-    So `space.stages = { range = [3, 8] }` also drops the `default` and `when` that `stages` had.
-    `flags` replaces the script's list; `restrict.NAME = false` removes a rule.
+    `space.stages = { range = [3, 8] }` also drops the `default` and `when` that `stages` had. New
+    entries come after those of the script.
     """
 
     params: Annotated[Mapping[LinkedNames, ParamValues], Key(examples=[{"in_bytes": 1}])] = NOTHING
@@ -189,13 +189,13 @@ class OverrideSection(Table, frozen=True):
     ] = NOTHING
     """Derived values of this target."""
     restrict: Annotated[Entries[RuleOrFalse], Key(examples=[{"tile_m": False}])] = NOTHING
-    """Rules of this target; `false` removes one."""
+    """Rules of this target. `false` removes a rule."""
     launch: LaunchSection | None = None
     """Launch geometry of this target."""
     default: Annotated[Entries[AnyValue], Key(examples=[{"block_m": 256}])] = NOTHING
     """The default schedule of this target."""
     flags: Annotated[tuple[Text, ...] | None, Key(examples=[["-O2"]])] = None
-    """Compiler arguments in place of the script's."""
+    """Arguments that replace the script's."""
     defines: Annotated[Macros, Key(examples=[{"USE_TMA": 1}])] = NOTHING
     """Macros of this target."""
 
@@ -204,9 +204,9 @@ _NO_OVERRIDE = OverrideSection()
 
 
 class KernelSection(Table, frozen=True):
-    """One of the kernels of a script's template: the script `NAME.KERNEL`.
+    """One of several kernels of a template: the script `NAME.KERNEL`.
 
-    Keys that you leave out have the script's values.
+    Keys that you leave out have the values of the script.
     """
 
     description: Annotated[str | None, Key(examples=["The gradient"])] = None
@@ -214,7 +214,7 @@ class KernelSection(Table, frozen=True):
     kernel: Annotated[
         str | None, Key(pattern=KERNEL_NAME, examples=["ops::backward<{{ block }}>"])
     ] = None
-    """The `__global__` function; without it the name of this table."""
+    """The `__global__` function. Without it: the name of this table."""
     args: Annotated[Mapping[DeclaredName, Arg], Key(examples=[{"x": "f32*[n]", "n": "i32"}])] = (
         NOTHING
     )
@@ -222,11 +222,11 @@ class KernelSection(Table, frozen=True):
     launch: LaunchSection | None = None
     """The launch geometry."""
     default: Annotated[Entries[AnyValue], Key(examples=[{"block": 128}])] = NOTHING
-    """The schedule that is used when nothing better is known."""
+    """The schedule for calls that no table, rule or model decides."""
     prune: PruneSection = PruneSection()
-    """Which compiled kernels are left out."""
+    """Limits of the compiled kernel."""
     dispatch: DispatchSection | None = None
-    """Which schedule serves which sizes."""
+    """The choice of a schedule by sizes."""
     tune: TuneSection | None = None
     """How `run` and `tune` call the kernel."""
 
@@ -237,31 +237,31 @@ class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
     params: Annotated[
         Mapping[LinkedNames, ParamValues], Key(examples=[{"dtype": ["f16", "bf16"], "in_bytes": 2}])
     ] = NOTHING
-    """Constants. An array makes one instance of the script for each value; several arrays, one for
-    each combination. Linked constants are written like linked parameters."""
+    """Constants. The script has one instance for each value of an array, and for each combination
+    of several arrays. Linked constants are written like linked parameters."""
     space: Annotated[
         Mapping[LinkedNames, ParameterSection],
         Key(examples=[{"block_k": [16, 32, 64], "stages": {"range": [2, 6]}}]),
     ] = NOTHING
-    """The tuning space: the first parameter varies slowest."""
+    """The tuning space. The first parameter varies slowest."""
     space_file: Annotated[Text | None, Key(examples=["spaces/matmul.t1.json"])] = None
-    """A T1 JSON file that holds the space, in place of `space`."""
+    """A T1 file that has the space."""
     derived: Annotated[
         Mapping[DeclaredName, ExprSource], Key(examples=[{"threads": "warp_m * warp_n * 32"}])
     ] = NOTHING
-    """Values computed from the parameters. Rules, template, launch and dispatch see them by name;
-    they may use each other in any order."""
+    """Values computed from the parameters, for rules, template, launch and dispatch. They may use
+    each other in any order."""
     restrict: Annotated[
         Entries[Text], Key(examples=[{"smem_fits": "smem <= arch.smem_per_block"}])
     ] = NOTHING
-    """Rules by name: a schedule is valid where every one of them is true."""
+    """Rules by name. A schedule is valid if all rules are true."""
     default: Annotated[Entries[AnyValue], Key(examples=[{"block_m": 128}])] = NOTHING
-    """The schedule that is used when nothing better is known; it takes precedence over the
+    """The schedule for calls that no table, rule or model decides. It takes precedence over the
     `default` of a parameter."""
     levels: LevelsSection = LevelsSection()
-    """Meaning of the levels of the search space."""
+    """The size of a sample."""
     override: Entries[OverrideSection] = NOTHING
-    """Differences, by the name of a target."""
+    """Differences of one target, by its name."""
 
     def override_for(self, target: str) -> OverrideSection:
         """Return the target's override; an empty one when it has none."""
@@ -321,65 +321,59 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
             examples=["kernels/matmul.cu.j2", {"package": "flashinfer", "path": "data/csrc/pod.cu"}]
         ),
     ]
-    """The Jinja2 template, relative to the manifest and inside the project; or of an installed
-    Python package, which is not imported."""
+    """The Jinja2 template, inside the project or in a Python package, which is not imported."""
     generate: Annotated[
         Mapping[HeaderName, Text], Key(examples=[{"config.inc": "kernels/config.inc.j2"}])
     ] = NOTHING
-    """Headers that are rendered for each program, as its source is: the name that `#include "…"`
-    has, and the template."""
+    """Headers that are rendered for each program: the name in `#include "…"`, and the template."""
     render: bool = True
-    """`false`: the file is the source, byte for byte. Its programs differ by `flags`, `defines` and
-    the `kernel` that is named."""
+    """`false`: the template is the source, byte for byte. Programs then differ by `flags`,
+    `defines` and the C++ name in `kernel`."""
     jinja: Annotated[JinjaSection, Key(examples=["jinja2", {"trim-blocks": False}])] = (
         JinjaSection()
     )
-    """The syntax of the templates; `"jinja2"` (the default) is that of Jinja2."""
+    """The syntax of the templates. `"jinja2"` has the defaults of Jinja2."""
     kernel: Annotated[
         str | None,
         Key(
             pattern=KERNEL_NAME, examples=["matmul", "marlin::Marlin<{{ threads }}, {{ stages }}>"]
         ),
     ] = None
-    """The `__global__` function that the template defines; the launcher is written by tilusbuild. A
-    plain name is that of an `extern "C"` function; others are C++ names, `::saxpy` too. `{{ … }}`
-    is an expression over the program's values. Without it, `entry` and `library`: the one that the
-    template has."""
+    """The `__global__` function in the template. A plain name is that of an `extern "C"` function;
+    any other is a C++ name, such as `::saxpy`. `{{ … }}` is an expression over the values of the
+    program. Without it: the one kernel of the template, unless there is `entry` or `library`."""
     kernels: Entries[KernelSection] = NOTHING
-    """Several kernels of the template, in place of `kernel`: each is a script `NAME.KERNEL`, and
-    all are one translation unit."""
+    """Several kernels of the template, in place of `kernel`. Each is a script `NAME.KERNEL`; all
+    are one translation unit."""
     entry: Annotated[str | None, Key(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", examples=["launch"])] = (
         None
     )
-    """The host launch function that the template defines itself, in place of `kernel`."""
+    """The function in the template that launches the kernel itself, in place of `kernel`."""
     library: Annotated[Text | None, Key(examples=["backend"])] = None
-    """The `[library.NAME]` that every program of this script is an object of, in place of `kernel`
-    and `entry`: the template defines what it likes, under C++ names."""
+    """The `[library.NAME]` that links the programs of this script as objects, in place of `kernel`
+    and `entry`."""
     args: Annotated[Mapping[DeclaredName, Arg], Key(examples=[{"a": "f16*[m, k]", "m": "i32"}])] = (
         NOTHING
     )
-    """The call signature, in the kernel's order. Arguments that you leave out are read from the
-    template's own parameters: a pointer to `const` is an input of any shape, another one an output,
-    a scalar is passed. So you give what they do not say: shapes, sizes read off them, strides,
-    `optional`.
-    Names that the kernel's parameters do not have make it whole."""
+    """The call signature, in the kernel's order. tilusbuild reads the arguments that you leave out
+    from the kernel's parameters: a pointer to `const` is an input of any shape, any other pointer
+    is an output, and a scalar is passed. If you name an argument that the kernel does not have, you
+    must give all arguments."""
     launch: LaunchSection | None = None
-    """The launch geometry; needed with `kernel` for GPU targets."""
+    """The launch geometry. A `kernel` for GPU targets needs it."""
     group: Annotated[tuple[Text, ...] | None, Key(examples=[["scalar_type", "dtype"]])] = None
-    """Compile the schedules that agree in these parameters in one translation unit: one front end,
-    a kernel each. The template sees these parameters and no others; `kernel` has the rest. `[]`:
-    all schedules of an instance."""
+    """Compile the schedules that agree in these parameters in one translation unit. The template
+    sees only these parameters; `kernel` sees the others. `[]`: all schedules of an instance."""
     std: Standard | None = None
-    """The language standard, in place of that of `[toolchain]`."""
+    """The language standard."""
     device_compiler: DeviceCompiler | None = None
-    """The compiler for the kernel's device code, in place of `device-compiler` of `[toolchain]`.
-    `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` take precedence over it."""
+    """The compiler of the kernel."""
     cudart: Literal["static", "shared"] | None = None
-    """With `entry`: in place of `cudart` of `[toolchain]`."""
+    """The CUDA runtime, with `entry`."""
     prune: PruneSection = PruneSection()
-    """Which compiled kernels are left out."""
+    """Limits of compiled kernels."""
     dispatch: DispatchSection | None = None
-    """Which schedule serves which sizes."""
+    """The choice of a schedule by sizes."""
     tune: TuneSection | None = None
     """How `run` and `tune` call the kernel."""
 

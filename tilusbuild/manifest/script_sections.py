@@ -47,30 +47,29 @@ RuleOrFalse = Annotated[
 
 
 class LevelsSection(Table, frozen=True):
-    """Meaning of the levels of the search space: 0 is the default only, 1 a sample, 2 all."""
+    """The sample that level 1 builds."""
 
     sample: Annotated[int, Key(ge=1)] = 64
-    """How many schedules level 1 builds of an instance."""
+    """The number of schedules of an instance."""
     seed: Annotated[int, Key(ge=0)] = 0
-    """The random seed of the sample: the same seed gives the same sample."""
+    """The random seed. The same seed gives the same sample."""
 
 
 class PruneSection(Table, frozen=True):
-    """Which compiled kernels are left out, by the resources that their cubin needs.
+    """Limits of compiled kernels. A program beyond a limit is left out.
 
-    Each is a number, or an expression over parameters, derived values and `arch.*`. A program that
-    is left out is recorded with the reason, and is not compiled again.
+    A limit is a number, or an expression over parameters, derived values and `arch.*`. The reason
+    is recorded, and the program is not compiled again.
     """
 
     max_registers: Annotated[
         ExprSource | None, Key(examples=[255, "255 if stages > 3 else 128"])
     ] = None
-    """The maximum number of registers of a thread."""
+    """The largest number of registers of a thread."""
     max_spill_bytes: Annotated[ExprSource | None, Key(examples=[0])] = None
-    """The maximum number of bytes that a thread spills to local memory; leave it out to keep
-    spillers."""
+    """The largest number of bytes that a thread spills to local memory."""
     min_blocks_per_sm: Annotated[ExprSource | None, Key(examples=[1])] = None
-    """The minimum number of blocks that fit one multiprocessor at a time."""
+    """The smallest number of blocks that fit on a multiprocessor at a time."""
 
 
 def _check_edges(edges: tuple[int, ...]) -> tuple[int, ...]:
@@ -83,8 +82,8 @@ def _check_edges(edges: tuple[int, ...]) -> tuple[int, ...]:
 class BucketSection(Table, frozen=True):
     """How the sizes of one dimension are grouped.
 
-    Written `"tilus"` (two buckets an octave, the default), `"pow2"` (one), `"exact"` (each size),
-    as an array of edges, or as `{ every = N }`.
+    Written as `"tilus"` (two buckets an octave, the default), `"pow2"` (one), `"exact"` (one for
+    each size), an array of edges, or `{ every = N }`.
     """
 
     shorthands = ((str, "kind"), (tuple, "edges"))
@@ -96,7 +95,7 @@ class BucketSection(Table, frozen=True):
     ] = None
     """The greatest size of each bucket, rising."""
     every: Annotated[int | None, Key(ge=1, examples=[128])] = None
-    """Buckets of this many sizes."""
+    """The number of sizes in a bucket."""
 
     def __post_init__(self) -> None:
         # A table may have two rules, as `{ kind = "pow2", every = 8 }` has.
@@ -111,43 +110,38 @@ class DispatchTableRow(Table, frozen=True):
     when: Annotated[Text, Key(examples=["m <= 16"])]
     """An expression over the integer arguments of the call, `params`, `arch.*` and `facts.*`."""
     use: Annotated[Entries[AnyValue], Key(examples=[{"block_m": 16}])]
-    """The schedule to use: parameters of the space; what is left out is as in the default
-    schedule."""
+    """The parameters of the schedule. Those that you leave out are as in the default schedule."""
 
 
 class DispatchSection(Table, frozen=True):
-    """Which schedule serves which sizes, where nothing is measured or a person knows better.
-
-    The first rule of `table` whose `when` holds decides; then what was measured, here or in the
-    file `measured`; then `model`; then the default schedule.
-    """
+    """Which schedule serves which sizes."""
 
     keys: Annotated[tuple[Text, ...], Key(min_length=1, examples=[["m", "n"]])]
-    """The integer arguments that the choice depends on."""
+    """The integer arguments that decide."""
     bucket: Annotated[Entries[BucketSection], Key(examples=[{"m": "tilus", "n": "exact"}])] = (
         NOTHING
     )
-    """How the sizes of each key are grouped; a key that is left out: `tilus`."""
+    """How the sizes of each key are grouped. Without it: `tilus`."""
     model: Annotated[
         Text | None, Key(examples=["cdiv(m, block_m) * cdiv(n, block_n) / facts.sms"])
     ] = None
-    """An expression for the cost of a schedule at some sizes: lower is better. It sees the keys,
-    the schedule, and `resources.NAME` of the compiled program."""
+    """An expression for the cost of a schedule; the least cost wins. It sees the keys, the
+    schedule, and `resources.NAME` of the compiled program."""
     bytes: Annotated[
         Text | None,
         Key(examples=["2 * (m * k + n * k + m * n)"]),
     ] = None
-    """For the report: the bytes that a call moves to and from memory, over the keys. Without it:
-    each tensor once."""
+    """The bytes that a call moves to and from memory, for the report. Without it: each tensor
+    once."""
     flops: Annotated[Text | None, Key(examples=["2 * m * n * k"])] = None
-    """Likewise the operations of a call."""
+    """The operations of a call, for the report."""
     table: Annotated[
         tuple[DispatchTableRow, ...], Key(examples=[[{"when": "m <= 16", "use": {"block_m": 16}}]])
     ] = ()
-    """Rules by hand, which take precedence over everything else."""
+    """Rules by hand. They take precedence over measurements."""
     measured: Annotated[Text | None, Key(examples=["tuned/matmul.jsonl"])] = None
-    """A file of measured choices, by schedule, for the repository: `tilusbuild dispatch export`
-    writes it. Measurements on this machine take precedence."""
+    """A file of measured choices for the repository, which `tilusbuild dispatch export` writes.
+    Measurements of this machine take precedence."""
 
 
 def _flatten_members(value: object) -> object:
@@ -191,15 +185,15 @@ class TuneSection(Table, frozen=True):
     ref: Annotated[
         Text | None, Key(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$", examples=["ref.py:matmul"])
     ] = None
-    """A Python function that takes the arguments and returns the expected outputs:
-    `FILE.py:FUNCTION`, relative to the manifest."""
+    """A Python function that returns the expected outputs: `FILE.py:FUNCTION`. It gets the
+    arguments of the call."""
     rtol: Annotated[float, Key(ge=0, examples=[1e-2])] = 1e-3
-    """The relative error allowed."""
+    """The largest relative error."""
     atol: Annotated[float, Key(ge=0, examples=[1e-3])] = 1e-5
-    """The absolute error allowed."""
+    """The largest absolute error."""
     sizes: Annotated[tuple[CallSizes, ...], Key(examples=[[{"m": 16, "n": 4096, "k": 4096}]])] = ()
-    """Sizes to call with: the dimensions, and other scalar arguments where wanted; of a struct its
-    members, as `p.alpha = 0.5`. A pointer needs 0, which is null."""
+    """Sizes to call with: dimensions, and other scalar arguments. `p.alpha = 0.5` is a member of a
+    struct. A pointer needs 0, which is null."""
 
 
 def _check_template_name(value: object) -> object:
@@ -255,16 +249,16 @@ def fill_in_values(text: str, value_of: Callable[[str], Value]) -> str:
 
 
 class JinjaSection(Table, frozen=True):
-    """How Jinja2 reads a script's templates, where they were written for other settings."""
+    """The settings of Jinja2, for templates that were written for others."""
 
     trim_blocks: bool = True
-    """A block tag takes the newline behind it along."""
+    """A block tag removes the newline behind it."""
     lstrip_blocks: bool = True
-    """A block tag takes the blanks before it along."""
+    """A block tag removes the blanks before it."""
     keep_trailing_newline: bool = True
     """The last newline stays."""
     undefined: Literal["error", "empty"] = "error"
-    """Meaning of a name that nothing defines: an error, or empty and false."""
+    """An undefined name: an error, or empty and false."""
     cpp_values: bool = True
     """`{{ true }}` writes `true`; without it `True`, as Python does."""
 
@@ -300,29 +294,28 @@ _Extents = Annotated[
 class LaunchSection(Table, frozen=True):
     """The launch geometry, which the launcher computes at each call.
 
-    Expressions see the script's parameters, its derived values, `arch.*`, `facts.*`, and the
-    integer arguments of the call. Needed with `kernel` for GPU targets; a `cpu` target ignores it.
+    An extent is an expression, or an array of up to three, for x, y and z. Expressions see the
+    integer arguments of the call. A `cpu` target ignores this table.
     """
 
     grid: Annotated[
         _Extents | None, Key(examples=["cdiv(n, 256)", ["n // tile_n", "m // tile_m"]])
     ] = None
-    """An expression, or an array of up to three: blocks in x, y and z."""
+    """The blocks of the grid."""
     block: Annotated[_Extents | None, Key(examples=[256, ["threads"]])] = None
-    """An expression, or an array of up to three: threads of a block in x, y and z."""
+    """The threads of a block."""
     smem: Annotated[ExprSource | None, Key(examples=["smem"])] = None
-    """Bytes of dynamic shared memory of a block; without it none."""
+    """The bytes of dynamic shared memory of a block. Without it: none."""
     cluster: Annotated[_Extents | None, Key(examples=[["cluster_m", 1]])] = None
-    """An expression, or an array of up to three: blocks of a cluster in x, y and z. The grid is a
-    multiple of it. For sm_90 and later; without it, and where it is one block, there are not
-    clusters."""
+    """The blocks of a cluster, for sm_90 and later. The grid must be a multiple of it. Without it,
+    or with one block, the launch has no clusters."""
     cooperative: Annotated[ExprSource | None, Key(examples=[True])] = None
-    """Whether all blocks must be resident at once, as `grid.sync()` needs. A bool, or an expression
-    without arguments of the call."""
+    """Whether all blocks must be resident at once, as `grid.sync()` requires. A bool, or an
+    expression without arguments of the call."""
     pdl: Annotated[ExprSource | None, Key(examples=["arch.number >= 90"])] = None
-    """Programmatic dependent launch: whether the kernel may start before the one ahead of it in the
-    stream has ended; the kernel then waits for that (`cudaGridDependencySynchronize()`). For sm_90
-    and later. A bool, or an expression without arguments of the call."""
+    """Whether the kernel may start before the previous kernel of the stream has ended, for sm_90
+    and later (programmatic dependent launch). The kernel then calls
+    `cudaGridDependencySynchronize()`. A bool, or an expression without arguments of the call."""
     carve_out: Annotated[ExprSource | None, Key(examples=[100])] = None
-    """How many percent of the memory that shared memory and the L1 cache have in common the driver
-    should give to shared memory: 0 to 100, or an expression without arguments of the call."""
+    """The percentage of a multiprocessor's memory for shared memory; the rest is the L1 cache. 0 to
+    100, or an expression without arguments of the call."""

@@ -58,7 +58,7 @@ class ProjectSection(Table, frozen=True):
     ]
     """The project's name: letters, digits, `.`, `_` and `-`."""
     version: Annotated[str, Key(pattern=r"^[0-9][0-9A-Za-z.+_-]*$", examples=["0.1.0"])]
-    """The project's version; packages have it, too."""
+    """The version of the project and of its packages."""
     description: Annotated[str | None, Key(examples=["Attention for small batches"])] = None
     """One line for people."""
 
@@ -74,21 +74,20 @@ HeaderPattern = Annotated[Text, Key(after=_check_relative)]
 
 
 class Directory(Table, frozen=True):
-    """A directory of `include-dirs` or `link-dirs`: of the project, or of an installed Python
-    package.
+    """A directory of `include-dirs` or `link-dirs`, in the project or in a Python package.
 
-    Written as a path, or as `{ package = …, path = … }`. A directory of the project is named
-    relative to the manifest; it may lie outside the project, and `~` is the home directory. A
-    package's directory is found without importing the package, when a build needs it."""
+    Written as a path, or as `{ package = …, path = … }`. A path may lead out of the project; `~` is
+    the home directory. A build finds the directory of a package and does not import the package.
+    """
 
     shorthands = ((str, "path"),)
 
     path: Annotated[Text, Key(examples=["include"])]
-    """The directory: relative to the manifest, or to the package's own directory."""
+    """The directory, relative to the manifest or to the package."""
     package: Annotated[
         str | None, Key(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", examples=["cutlass_library"])
     ] = None
-    """An installed Python package (its import name) that holds the directory."""
+    """The import name of an installed Python package."""
 
 
 LibraryName = Annotated[str, Key(pattern=r"^[^-/\x00-\x1f][^/\x00-\x1f]*$")]
@@ -102,38 +101,36 @@ class ProductKeys(Table, frozen=True, kw_only=True):
     targets: Annotated[
         tuple[Text, ...] | None, Key(min_length=1, examples=[["h100", "ampere"]])
     ] = None
-    """Names of `[target.NAME]` to build for; all without it."""
+    """The `[target.NAME]` to build for. Without it: all."""
     include_dirs: Annotated[tuple[Directory, ...], Key(examples=[["kernels/include"]])] = ()
-    """Directories that `#include` searches, before those of `[build]`."""
+    """Directories that `#include` searches before those of `[build]`."""
     headers: Annotated[tuple[HeaderPattern, ...], Key(examples=[["tables/*.inc"]])] = ()
-    """Patterns of headers that no text of the project names, besides those of `[build]`."""
+    """Patterns of further headers, as `headers` of `[build]`."""
     flags: Annotated[
         tuple[Text, ...], Key(examples=[["--use_fast_math"], ["-Xcompiler", "-fvisibility=hidden"]])
     ] = ()
-    """Device compiler arguments, after those of `[build]` and of the target. In a script's,
-    `{{ … }}` is an expression over the program's values: `-maxrregcount={{ regs }}`."""
+    """Arguments for the device compiler, after those of `[build]` and of the target. In a script,
+    `{{ … }}` is an expression over the values of the program."""
     toolchain: Annotated[Text | None, Key(examples=["cuda12"])] = None
-    """The `[toolchain.named.NAME]` to compile and to link with, in place of `[toolchain]`. A
-    library's also compiles the objects of scripts that name none themselves."""
+    """The `[toolchain.named.NAME]` that compiles and links. The toolchain of a library also
+    compiles the objects of scripts that name none."""
     unsafe_flags: bool = False
-    """As `unsafe-flags` of `[build]`, for these sources and for the overrides of a script."""
+    """As `unsafe-flags` of `[build]`, for these sources and for the overrides of the script."""
     defines: Annotated[Macros, Key(examples=[{"EPILOGUE": "relu"}])] = NOTHING
-    """Preprocessor macros, over those of `[build]` and of the target."""
+    """Macros, merged over those of `[build]` and of the target."""
     link_libs: Annotated[tuple[LibraryName, ...], Key(examples=[["cublas", "dl"]])] = ()
-    """Libraries to link, as after `-l`. One that is in a directory of `link-dirs` is in the hash
-    with its content; any other is the toolkit's or the system's."""
+    """Libraries to link, as after `-l`. The hash has the content of those in `link-dirs`, and the
+    name of others."""
     link_dirs: Annotated[
         tuple[Directory, ...], Key(examples=[["vendor/lib", {"package": "torch", "path": "lib"}]])
     ] = ()
-    """Directories in which `link-libs` are looked for first, in order."""
+    """Directories that are searched first for `link-libs`, in order."""
     rpath: Annotated[tuple[Text, ...], Key(examples=[["$ORIGIN", "$ORIGIN/../lib"]])] = ()
-    """Where the library looks for those that it needs, when it is loaded. tilusbuild adds
-    nothing to it."""
+    """Directories that the loader searches for libraries. tilusbuild adds none."""
     needed: Annotated[tuple[Soname, ...], Key(examples=[["libfarm.so.2"]])] = ()
-    """Libraries that the loading process has, by their sonames: the library asks for them, and what
-    they define is not looked for at the link."""
+    """Sonames of libraries that the loading process has. The link does not read these libraries."""
     undefined: bool = False
-    """Allow symbols that nothing linked defines: the process that loads the library has them."""
+    """Allow symbols that no linked library defines. The loading process must define them."""
 
     @property
     def links(self) -> bool:
@@ -145,44 +142,39 @@ class BuildSection(Table, frozen=True):
     """Settings of every program of the project."""
 
     cache_dir: Annotated[Text | None, Key(examples=[".cache"])] = None
-    """The cache tree's directory, relative to the manifest; `~` is the home directory. Without it:
-    `.cache` at the root of the git repository that holds the manifest, else `~/.cache/tilus`.
-    `--cache-dir` and `TILUSBUILD_CACHE_DIR` take precedence over it."""
+    """The directory of the cache tree; `~` is the home directory. Without it: `.cache` at the root
+    of the git repository that holds the manifest, else `~/.cache/tilus`."""
     jobs: Annotated[int | None, Key(ge=1, examples=[8])] = None
-    """How many compilers run at once. Without it: one for each core that this process may use. `-j`
-    and `TILUSBUILD_JOBS` take precedence over it."""
+    """The number of compilers that run at once. Without it: one for each core that this process may
+    use."""
     load_average: Annotated[float | None, Key(gt=0, before=reject_boolean, examples=[16.0])] = None
-    """While the load average is so high, no compiler is started beside one that runs. Without it:
-    no limit. `-l` and `TILUSBUILD_LOAD_AVERAGE` take precedence over it."""
+    """At this load average or a higher one, only one compiler runs. Without it: no limit."""
     nice: Annotated[int | None, Key(ge=0, le=19, before=reject_boolean, examples=[10])] = None
-    """The niceness of the compilers, 0 to 19, as for `nice -n`. Without it: 0. `--nice` and
-    `TILUSBUILD_NICE` take precedence over it."""
+    """The niceness of the compilers, as for `nice -n`: 0 to 19. Without it: 0."""
     level: Annotated[Level | None, Key(examples=[1])] = None
-    """How much of each tuning space is built: 0 the default schedule only, 1 a sample, 2 all.
-    Without it: 2. `--level` and `TILUSBUILD_LEVEL` take precedence over it."""
+    """The part of each tuning space that is built: 0 the default schedule, 1 a sample, 2 all.
+    Without it: 2."""
     include_dirs: Annotated[
         tuple[Directory, ...],
         Key(examples=[["include", {"package": "cutlass_library", "path": "source/include"}]]),
     ] = ()
-    """Directories that `#include` searches, in order, after the script's own."""
+    """Directories that `#include` searches after those of the script, in order."""
     headers: Annotated[tuple[HeaderPattern, ...], Key(examples=[["generated/*.cuh"]])] = ()
-    """Patterns of headers, relative to the include directories or to the project, that programs
-    may include though no text of the project names them. A pattern matches at most 20,000 files of
-    512 MiB in a directory."""
+    """Patterns of headers that programs may include and that no text of the project names. They are
+    relative to the include directories or to the project. A pattern matches at most 20,000 files of
+    512 MiB."""
     flags: Annotated[tuple[Text, ...], Key(examples=[["-O3", "-lineinfo"]])] = ()
-    """Arguments for the device compiler, one per item. The `cpu` target has another compiler, and
-    takes those of its own `[target.NAME]` only."""
+    """Arguments for the device compiler, one per item."""
     unsafe_flags: bool = False
-    """Pass on flags that run a program, write beside the output, or name files or directories: no
-    hash covers those, and a build warns of it."""
+    """Pass on flags that run a program, write beside the output, or name a file or directory. No
+    hash covers these files. A build that compiles warns."""
     defines: Annotated[Macros, Key(examples=[{"NDEBUG": 1}])] = NOTHING
-    """Preprocessor macros, for every target. `true` defines a macro as 1, `""` as nothing; `false`
-    leaves out one that would be inherited."""
+    """Macros for every target. `true` defines a macro as 1, `""` as nothing."""
     line_directives: bool = False
-    """Compile with `#line` directives, so that debuggers and profilers show the template. Then an
-    edit that moves lines compiles again, also where it changes no code."""
+    """Compile with `#line` directives, so that debuggers and profilers show the template. An edit
+    that moves lines then compiles again."""
     timeout: Annotated[Duration, Key(examples=["10m"])] = 600.0
-    """How long one compile may take before it is stopped."""
+    """The longest time for one compile."""
 
 
 def is_path(text: str) -> bool:
@@ -254,37 +246,35 @@ def _check_cxx(text: str) -> str:
 
 
 class NamedToolchainSection(Table, frozen=True):
-    """Other compilers, for what says `toolchain = "NAME"`: a script, a library or a target.
+    """Other compilers, for each script, library or target with `toolchain = "NAME"`.
 
-    Keys that you leave out have their values in `[toolchain]`. No hash covers the name."""
+    Keys that you leave out have their values in `[toolchain]`. No hash has the name.
+    """
 
     nvcc: Annotated[
         Text | None, Key(after=_check_nvcc, examples=[">=12.4,<14", "/opt/cuda-13.0/bin/nvcc"])
     ] = None
-    """Which nvcc, and so which NVRTC: a requirement on its version, or a path (relative to the
-    manifest). Searched for in: here, `CUDA_HOME` and `CUDA_PATH`, `PATH`, `/usr/local/cuda*`,
-    NVIDIA's wheels."""
+    """A requirement on the version of nvcc and of NVRTC, or the path of nvcc. Without it: the first
+    complete toolkit."""
     cxx: Annotated[
         Text | None, Key(after=_check_cxx, examples=["g++-12", "/opt/gcc-12/bin/g++"])
     ] = None
-    """Which host compiler: a name to look up on `PATH`, or a path (relative to the manifest); its
-    gcc is the one beside it. Where `[toolchain]` has none: that of `NVCC_CCBIN` or `CXX`, else the
-    first g++ and gcc on `PATH` that are not wrappers."""
+    """The host compiler: a name on `PATH`, or a path. Its gcc must be beside it. Without it: that
+    of `NVCC_CCBIN` or `CXX`, else the first g++ on `PATH` that is not a wrapper."""
     std: Standard | None = None
     """The language standard, for device and host code."""
     host_march: Annotated[Text | None, Key(after=_check_march, examples=["x86-64-v2"])] = None
-    """The oldest CPU that host code runs on, as the host compiler's `-march` names it; never
-    `native`. Where `[toolchain]` has none: `x86-64-v2`, or `armv8-a` on aarch64."""
+    """The oldest CPU that host code runs on, as `-march` names it; `native` is an error. Without
+    it: `x86-64-v2`, or `armv8-a` on aarch64."""
     device_compiler: DeviceCompiler | None = None
-    """The compiler for device code of the kernel pipeline. The two make different programs.
-    `--device-compiler` and `TILUSBUILD_DEVICE_COMPILER` take precedence over it."""
+    """The compiler of kernels. Programs of NVRTC and of nvcc differ."""
     cudart: Literal["static", "shared"] | None = None
-    """How the library of an `entry` script gets the CUDA runtime: a copy of its own (0.7 MB), or
-    the one that the process has loaded, as torch has."""
+    """The CUDA runtime in the library of an `entry` script: a copy of 0.7 MB, or the one that the
+    process has loaded."""
 
 
 class ToolchainSection(NamedToolchainSection, frozen=True):
-    """Which compilers are used, and how they are started."""
+    """The compilers, and the command that starts them."""
 
     std: Standard = "c++17"
     device_compiler: DeviceCompiler = "nvcc"
@@ -314,18 +304,17 @@ class TargetSection(Table, frozen=True):
     ptx: bool = False
     """Also embed PTX, which the driver compiles on later GPUs."""
     flags: Annotated[tuple[Text, ...], Key(examples=[["-Xptxas", "-O3"]])] = ()
-    """Arguments for this target's compiler, after those of `[build]`; for `cpu`, the host
-    compiler's."""
+    """Arguments for the compiler of this target, after those of `[build]`. For `cpu` that is the
+    host compiler."""
     defines: Annotated[Macros, Key(examples=[{"USE_TMA": True}])] = NOTHING
-    """Preprocessor macros, over those of `[build]`."""
+    """Macros, merged over those of `[build]`."""
     toolchain: Annotated[Text | None, Key(examples=["cuda12"])] = None
-    """The `[toolchain.named.NAME]` that scripts and libraries which name none are compiled with for
-    this target."""
+    """The `[toolchain.named.NAME]` of scripts and libraries that name none."""
     facts: Annotated[
         Mapping[FactName, AnyValue], Key(examples=[{"sms": 132, "dram_gbs": 3350}])
     ] = NOTHING
-    """Numbers about the device that expressions read as `facts.NAME`: for models of cost. They
-    enter a hash only through an expression."""
+    """Numbers about the device, which expressions read as `facts.NAME`. A hash has only the value
+    of an expression."""
 
     @property
     def is_cpu(self) -> bool:
@@ -355,21 +344,21 @@ FormatName = Annotated[str, Key(plain=_check_format, schema=_make_format_schema)
 
 
 class PackageSection(Table, frozen=True):
-    """A package, for machines that compile nothing."""
+    """A package for machines that compile nothing."""
 
     scripts: Annotated[tuple[Text, ...] | None, Key(examples=[["matmul"]])] = None
-    """Which scripts; all without it."""
+    """The scripts. Without it: all."""
     targets: Annotated[tuple[Text, ...] | None, Key(examples=[["h100"]])] = None
-    """Which targets; all without it."""
+    """The targets. Without it: all."""
     formats: Annotated[tuple[FormatName, ...], Key(min_length=1)] = ("tar.zst",)
     """The formats to write."""
     include: Annotated[
         tuple[Literal["sources", "logs", "all"], ...], Key(examples=[["sources"]])
     ] = ()
-    """Further contents besides libraries, options and tables: `sources` (and headers, so that
-    `compile.sh` works), `logs` (of compilers and of tuning), or `all`."""
+    """Further contents: `sources` (with headers, so that `compile.sh` works), `logs` (of compilers
+    and of tuning), or `all`."""
     programs: Literal["all", "dispatched"] = "all"
-    """`dispatched`: only the programs that a rule, a dispatch table or the default can choose; of a
-    script that has a model and no table, all."""
+    """`dispatched`: only programs that a rule, a dispatch table or the default can choose. Of a
+    script with a model and without a table, all programs."""
     max_size: Annotated[Size | None, Key(examples=["100MB"])] = None
-    """The maximum size of each package file; more is an error."""
+    """The largest size of a package file. A larger one is an error."""
