@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tilusbuild.errors import InputError
 from tilusbuild.runtime.dtypes import DTYPES, WHOLE
 from tilusbuild.signature import Argument, Signature, join_arguments, parse_argument
-from tilusbuild.tune import inputs, prepare
+from tilusbuild.tune import functions, inputs, prepare
 from tilusbuild.tune.bench import elements
 from tilusbuild.tune.prepare import OutputCheck
 
@@ -79,9 +79,9 @@ def test_a_reference_is_called_by_name_or_in_order(tmp_path: Path) -> None:
     )
     made = inputs.generate_inputs(GEMM, {"m": 2, "n": 2, "k": 2})
     results = [
-        prepare.call_reference(prepare.load_reference(str(tmp_path), f"ref.py:{name}"), GEMM, made)[
-            "c"
-        ]
+        functions.call_reference(
+            functions.load_function(str(tmp_path), f"ref.py:{name}"), GEMM, made
+        )["c"]
         for name in ("by_name", "in_order")
     ]
     assert np.array_equal(*results)
@@ -99,7 +99,7 @@ def test_a_reference_that_is_not_there(tmp_path: Path, text: str, message: str) 
     (tmp_path / "ref.py").write_text("def gemm(a):\n    return a\n")
     (tmp_path / "broken.py").write_text("def f(:\n")
     with pytest.raises(InputError, match=message):
-        prepare.load_reference(str(tmp_path), text)
+        functions.load_function(str(tmp_path), text)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_a_reference_that_fails_or_has_another_form_is_shown_at_its_line(
     tmp_path: Path, definition: str, said: str, hint: str
 ) -> None:
     (tmp_path / "ref.py").write_text(f"import math\n\n\ndef {definition}\n")
-    function = prepare.load_reference(str(tmp_path), "ref.py:gemm")
+    function = functions.load_function(str(tmp_path), "ref.py:gemm")
     made = inputs.generate_inputs(GEMM, {"m": 2, "n": 2, "k": 2})
     with pytest.raises(InputError) as caught:
-        prepare.call_reference(function, GEMM, made)
+        functions.call_reference(function, GEMM, made)
     error = caught.value
     assert said in error.message
     assert hint in str(error.hint)

@@ -28,6 +28,32 @@ _VARIABLE_SCHEMA = {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern":
 VariableName = Annotated[bool | Text, Key(before=_check_variable, schema=_VARIABLE_SCHEMA)]
 
 
+class InitSection(Table, frozen=True):
+    """The content of an argument before a call of `run`, `tune` and `check`.
+
+    Written `"zeros"`, `"ones"`, `"arange"` (0, 1, 2, …) or `"permutation"` (these numbers in random
+    order), or as a table with one distribution. Bounds are expressions over the sizes of the call
+    and `params`.
+    """
+
+    shorthands = ((str, "kind"),)
+
+    kind: Literal["zeros", "ones", "arange", "permutation"] | None = None
+    """The content by name."""
+    integers: Annotated[tuple[ExprSource, ExprSource] | None, Key(examples=[[0, "m"]])] = None
+    """Random integers from the first bound up to the second, which is excluded. `[0, "m"]`:
+    indices into `m` elements."""
+    uniform: Annotated[tuple[ExprSource, ExprSource] | None, Key(examples=[[-1, 1]])] = None
+    """Uniform random floats between the bounds."""
+    normal: Annotated[tuple[ExprSource, ExprSource] | None, Key(examples=[[0, 1]])] = None
+    """Normal random floats with this mean and this standard deviation."""
+
+    def __post_init__(self) -> None:
+        if [self.kind, self.integers, self.uniform, self.normal].count(None) != 3:
+            rules = '"zeros", "ones", "arange", "permutation", or one of integers, uniform, normal'
+            raise ValueFault("must be exactly one rule", rules)
+
+
 class Arg(Table, frozen=True):
     """One argument of the kernel: a tensor such as `f16*[m, k]`, or a scalar such as `i32`.
 
@@ -69,6 +95,14 @@ class Arg(Table, frozen=True):
     """The `__constant__` or `__device__` variable that gets a copy of the argument before each
     launch; `true`: the one with its name. The kernel has no parameter for it. The functions of
     `cpu` targets have one. The tensor may be on the host."""
+    init: Annotated[
+        InitSection | None, Key(examples=["zeros", {"integers": [0, "m"]}, {"normal": [0, 1]}])
+    ] = None
+    """The content before a call of `run`, `tune` and `check`. Without it: floats between -1 and 1,
+    or integers between -8 and 8."""
+    reset: bool = False
+    """`true`: `run` and `tune` restore the content of this `inout` tensor before each launch. The
+    measured time excludes it. Use it for counters and semaphores."""
     tensor_map: Annotated[Text | None, Key(examples=["a"])] = None
     """The tensor of this tensor map, for sm_90 and later. The parameter is a `const
     __grid_constant__ CUtensorMap`, which the launcher makes. Leave out `type`. The functions of
@@ -112,6 +146,8 @@ def make_argument(name: str, arg: Arg) -> Argument:
         if getattr(arg, key) != default:
             message = f'"{key.replace("_", "-")}" is for tensor maps'
             raise SignatureError(message, hint=_MAP_HINT)
+    if arg.reset and not arg.inout:
+        raise SignatureError('"reset" is for tensors that are `inout`: others are not read')
     low, high = arg.bounds or (None, None)  # None: any value
     return parse_argument(
         Argument(
@@ -142,7 +178,9 @@ _MAP_HINT = 'as in { tensor-map = "a", box = [64, 32], swizzle = 128 }'
 def _make_tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
     """Return the argument of a tensor map. Raises `SignatureError` for keys of other arguments."""
     tensor_keys = (arg.out, arg.inout, arg.bounds, arg.align, arg.optional, arg.strides)
-    has_other_keys = any((*tensor_keys, arg.constant)) or arg.type != TENSOR_MAP
+    has_other_keys = (
+        any((*tensor_keys, arg.constant, arg.init, arg.reset)) or arg.type != TENSOR_MAP
+    )
     if has_other_keys or arg.box is None:
         rule = "has a box" if arg.box is None else "has no type and no key of a tensor"
         raise SignatureError(f"a tensor map {rule}", hint=_MAP_HINT)

@@ -81,6 +81,7 @@ _RULE_SECTIONS = frozenset({"params", "sizes"})
 _TENSOR_MAP_KEYS = dict.fromkeys(
     ("box", "element_strides", "interleave", "swizzle", "l2_promotion"), _STATIC_SECTIONS
 )
+_INIT_KEYS = dict.fromkeys(("integers", "uniform", "normal"), _RULE_SECTIONS)
 _LAUNCH_KEYS = {
     **dict.fromkeys(("grid", "block", "smem", "cluster"), _CALL_SECTIONS),
     # These are set once for a device, before any call, so that arguments have no value there.
@@ -107,6 +108,7 @@ def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]
     for name, arg in script.args.items():
         if arg.tensor_map is not None:
             yield from _list_table_sites(("args", name), arg, _TENSOR_MAP_KEYS)
+        yield from _list_table_sites(("args", name, "init"), arg.init, _INIT_KEYS)
     yield from _list_table_sites(("prune",), script.prune, _PRUNE_KEYS)
     yield from _list_table_sites(("launch",), script.launch, _LAUNCH_KEYS)
     yield from _list_table_sites(("launch",), override.launch, _LAUNCH_KEYS)

@@ -36,12 +36,13 @@ def check_files(checks: Checks) -> None:
             files.append((("template",), script.template, "template"))
         if script.dispatch is not None:
             files.append((("dispatch", "measured"), script.dispatch.measured, "file"))
-        if script.tune is not None and script.tune.ref is not None:
-            # As in "ref.py:matmul".
-            files.append((("tune", "ref"), script.tune.ref.rpartition(":")[0], "reference"))
-        for key, file, kind in files:
+        for key in ("ref", "inputs"):
+            function = getattr(script.tune, key, None)  # as in "ref.py:matmul"
+            if function is not None:
+                files.append((("tune", key), function.rpartition(":")[0], "Python file"))
+        for inner, file, kind in files:
             if file is not None:
-                _check_file(checks, (*path, *key), file, kind)
+                _check_file(checks, (*path, *inner), file, kind)
         check_include_dirs(checks, path, script.include_dirs)
 
 

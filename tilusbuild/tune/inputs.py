@@ -9,7 +9,8 @@ bf16 and fp8 arrays are of the types of `ml_dtypes`. A reference gets their valu
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,9 +52,14 @@ def get_numpy_type(dtype: str) -> np.dtype[Any]:
 
 
 def generate_inputs(
-    signature: Signature, sizes: Mapping[str, Value], *, seed: int = 0
+    signature: Signature,
+    sizes: Mapping[str, Value],
+    declared: Mapping[str, Input] = MappingProxyType({}),
+    *,
+    seed: int = 0,
 ) -> dict[str, Input]:
-    """Return an input for each callable argument, in order. `signature` is resolved.
+    """Return an input for each callable argument, in order: that of `declared`, else one that is
+    drawn. `signature` is resolved.
 
     `sizes` gives the dimensions, and may give scalars, members of structs among them. Raises
     `InputError` when one is missing or out of its declared range.
@@ -62,8 +68,10 @@ def generate_inputs(
     random = np.random.default_rng(seed)
     inputs: dict[str, Input] = {}
     for argument in signature.callable_arguments:
-        if argument.is_tensor:
-            inputs[argument.name] = _make_tensor(argument, _evaluate_shape(argument, dims), seed)
+        if argument.name in declared:
+            inputs[argument.name] = declared[argument.name]
+        elif argument.is_tensor:
+            inputs[argument.name] = _make_tensor(argument, evaluate_shape(argument, dims), seed)
         elif argument.dtype == POINTER or is_struct(argument.dtype):
             inputs[argument.name] = None  # null; a struct waits for the numbers of the others
         elif argument.name in sizes:
@@ -78,12 +86,14 @@ def generate_inputs(
     return inputs
 
 
-def count_output_bytes(signature: Signature, sizes: Mapping[str, Value]) -> int:
-    """Return the bytes of all outputs of a call. Raises `InputError`."""
+def count_bytes(
+    signature: Signature, sizes: Mapping[str, Value], is_counted: Callable[[Argument], bool]
+) -> int:
+    """Return the bytes of the tensors of a call that are counted. Raises `InputError`."""
     dims = check_sizes(signature, sizes)
-    outputs = [argument for argument in signature.callable_arguments if argument.out]
+    tensors = [a for a in signature.callable_arguments if a.is_tensor and is_counted(a)]
     return sum(
-        DTYPES[output.dtype].bytes * math.prod(_evaluate_shape(output, dims)) for output in outputs
+        DTYPES[tensor.dtype].bytes * math.prod(evaluate_shape(tensor, dims)) for tensor in tensors
     )
 
 
@@ -93,7 +103,7 @@ def derive_sizes(signature: Signature, dims: Mapping[str, int]) -> dict[str, int
     values = dict(dims)
     for argument in signature.callable_arguments:
         stride = 1
-        shape = _evaluate_shape(argument, dims) if argument.strides is not None else ()
+        shape = evaluate_shape(argument, dims) if argument.strides is not None else ()
         # Strides of a dense array grow from the last axis to the first.
         for axis in reversed(range(len(shape))):
             declared_stride = (argument.strides or ())[axis]
@@ -122,12 +132,12 @@ def to_call_value(argument: Argument, value: Input) -> Input | bytes:
         if member.dtype == POINTER:
             elements = np.asarray(value[member.name], np.uint64)
         else:
-            elements = _to_elements(value[member.name], member.dtype)
+            elements = to_elements(value[member.name], member.dtype)
         data[member.offset : member.offset + member.size] = elements.tobytes()
     return bytes(data)
 
 
-def _to_elements(values: Any, dtype: str) -> Array:
+def to_elements(values: Any, dtype: str) -> Array:
     """Return the values rounded to an element type, as an array."""
     if dtype in FLOATS:
         return narrow_floats(
@@ -138,7 +148,7 @@ def _to_elements(values: Any, dtype: str) -> Array:
 
 def round_to_dtype(value: float, dtype: str) -> bool | int | float:
     """Return a number rounded to an element type."""
-    return float(widen_floats(_to_elements([value], dtype))[0]) if dtype in FLOATS else value
+    return float(widen_floats(to_elements([value], dtype))[0]) if dtype in FLOATS else value
 
 
 def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, int]:
@@ -212,7 +222,7 @@ def _evaluate_extent(argument: Argument, dim: Dim, dims: Mapping[str, int]) -> i
     return value
 
 
-def _evaluate_shape(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
+def evaluate_shape(argument: Argument, dims: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape of a tensor. Raises `InputError` for an undeclared one."""
     if argument.dims == ANY_SHAPE:
         raise input_error(
@@ -282,7 +292,7 @@ def _check_members(argument: Argument, sizes: Mapping[str, Value]) -> None:
     """Raise `InputError` for a size that its member cannot have, and for a missing address."""
     for member, name in _list_members(argument):
         if name in sizes:
-            _check_number(name, member.dtype, sizes[name])
+            check_number(name, member.dtype, sizes[name])
         elif member.dtype == POINTER:
             raise _address_error(name)
 
@@ -301,9 +311,9 @@ def _make_struct(
     members: StructInput = {}
     for member, name in _list_members(argument):
         if name in sizes:
-            number = _check_number(name, member.dtype, sizes[name])
+            number = check_number(name, member.dtype, sizes[name])
         elif member.elements is None and isinstance(value_of_name.get(member.name), int | float):
-            number = _check_number(name, member.dtype, value_of_name[member.name])
+            number = check_number(name, member.dtype, value_of_name[member.name])
         else:
             number = round_to_dtype(_draw_number(member.dtype, random), member.dtype)
         if member.elements is None:
@@ -319,7 +329,7 @@ def _list_members(argument: Argument) -> Iterator[tuple[StructMember, str]]:
         yield member, f"{argument.name}.{name}"
 
 
-def _check_number(name: str, dtype: str, value: object) -> Number:
+def check_number(name: str, dtype: str, value: object) -> Number:
     """Return a value rounded to an element type. Raises `InputError` if the type excludes it."""
     limits = get_integer_limits(dtype)
     if dtype == "bool":

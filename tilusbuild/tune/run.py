@@ -31,6 +31,7 @@ from tilusbuild.tune import prepare
 from tilusbuild.tune.arguments import CallLine
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench, ask_gpu
 from tilusbuild.tune.bench.work import Candidate, Case
+from tilusbuild.tune.input_rules import find_input_rules
 
 _SAMPLES = 15
 
@@ -128,12 +129,15 @@ def run_program(
     # Without a reference `run` times only; `tune` asks for --unchecked.
     unchecked = script.tune is None or script.tune.ref is None
     check = prepare.find_output_check(project.manifest, job.script, unchecked=unchecked)
+    rules = find_input_rules(job.planned.spec)
     signature, kind = job.planned.spec.signature, job.planned.target.kind
     calls = []
     with TemporaryDirectory("run") as temporary:
         for number, size in enumerate(sizes):
             directory = os.path.join(temporary.path, str(number))
-            case = prepare.prepare_case(directory, signature, size, check, seed=seed, cold=cold)
+            case = prepare.prepare_case(
+                directory, signature, size, check, rules, seed=seed, cold=cold
+            )
             bench = DeviceBench(project.runner, kind, 0, {case.digest: directory}, limit=60.0)
             with closing(bench):
                 calls.append(_call_program(bench, case, program, compared=not unchecked))

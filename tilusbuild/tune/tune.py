@@ -57,6 +57,7 @@ from tilusbuild.tune.bench.session import (
 )
 from tilusbuild.tune.bench.work import CallScalar, Case, Work, make_work
 from tilusbuild.tune.display import TuningReporter
+from tilusbuild.tune.input_rules import find_input_rules
 
 BucketKey = tuple[int, ...]
 
@@ -287,6 +288,7 @@ def tune_instance(
     """
     sizes = find_request_sizes(project, request, built.instance)
     check = prepare.find_output_check(project.manifest, request.script, unchecked=request.unchecked)
+    rules = find_input_rules(built.instance.spec)
     script, work = built.script, replace(built.work, judge=check.judge)
     directories: dict[str, str] = {}
     warmup, repeat = project.settings.bench_warmup.value, project.settings.bench_repeat.value
@@ -309,6 +311,7 @@ def tune_instance(
                 built.instance.spec.signature,
                 sizes[number],
                 check,
+                rules,
                 seed=request.seed,
                 cold=request.cold,
             )

@@ -137,19 +137,26 @@ class HostDevice:
 
         return {"kind": "cpu", "name": get_cpu().name, "arch": "cpu", "id": "cpu", "driver": 0}
 
-    def time_call(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
-        """Return the mean seconds of a call, and True: no call waits for the host."""
-        start = time.perf_counter()
-        call()
+    def time_call(
+        self,
+        call: Callable[[], None],
+        *,
+        cold: bool,
+        restore: Callable[[], None] | None = None,
+    ) -> tuple[float, bool]:
+        """Return the mean seconds of a call, and True: no call waits for the host. `restore` is
+        called before each call, outside of the time."""
         # The first call also faults in pages and warms the branch predictor.
-        estimate = time.perf_counter() - start
+        estimate = _time_one(call, restore)
         if cold:
             # One call: the second would find what the first has loaded.
+            if restore is not None:
+                restore()
             self._evict_caches()
-            start = time.perf_counter()
-            call()
-            return time.perf_counter() - start, True
+            return _time_one(call), True
         launches = count_launches(estimate, _CPU_SPAN, _MAX_CPU_CALLS)
+        if restore is not None:
+            return sum(_time_one(call, restore) for _ in range(launches)) / launches, True
         start = time.perf_counter()
         for _ in range(launches):
             call()
@@ -163,6 +170,15 @@ class HostDevice:
             self._flush = mmap.mmap(-1, size)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._flush))
         ctypes.memset(address, 1, len(self._flush))
+
+
+def _time_one(call: Callable[[], None], restore: Callable[[], None] | None = None) -> float:
+    """Return the seconds of one call, after `restore`."""
+    if restore is not None:
+        restore()
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def find_largest_cache() -> int:
@@ -272,16 +288,25 @@ class CudaDevice:
             "driver": self._driver.get_version(),
         }
 
-    def time_call(self, call: Callable[[], None], *, cold: bool) -> tuple[float, bool]:
+    def time_call(
+        self,
+        call: Callable[[], None],
+        *,
+        cold: bool,
+        restore: Callable[[], None] | None = None,
+    ) -> tuple[float, bool]:
         """Return the mean seconds of a launch, and whether all launches were queued before the
-        device reached the first. Raises `LaunchError`."""
-        estimate, _ = self._time_launches(call, 1, cold=False, delay=0)
-        launches = count_launches(estimate, _GPU_SPAN, _MAX_COLD if cold else _MAX_WARM)
-        # Two events and the launches are queued; a cold launch has its own events, and a fill.
-        delay = _DELAY_NS * (2 + launches * (3 if cold else 1))
+        device reached the first. `restore` is queued before each launch, outside of the time.
+        Raises `LaunchError`."""
+        # What is queued before each launch, outside of its time.
+        steps = [*([restore] if restore else []), *([self._evict_caches] if cold else [])]
+        estimate, _ = self._time_launches(call, 1, steps if restore else [], delay=0)
+        launches = count_launches(estimate, _GPU_SPAN, _MAX_COLD if steps else _MAX_WARM)
+        # Two events and the launches are queued; a launch with steps has its own events.
+        delay = _DELAY_NS * (2 + launches * (2 + len(steps) if steps else 1))
         for _ in range(_TRIES):
             seconds, is_hidden = self._time_launches(
-                call, launches, cold=cold, delay=min(delay, _MAX_DELAY_NS)
+                call, launches, steps, delay=min(delay, _MAX_DELAY_NS)
             )
             if is_hidden:
                 break
@@ -290,24 +315,28 @@ class CudaDevice:
         return seconds, is_hidden
 
     def _time_launches(
-        self, call: Callable[[], None], launches: int, *, cold: bool, delay: int
+        self,
+        call: Callable[[], None],
+        launches: int,
+        steps: Sequence[Callable[[], None]],
+        *,
+        delay: int,
     ) -> tuple[float, bool]:
         """Return the mean seconds of these launches after a delay in nanoseconds, and whether
         the host stayed ahead of the device. Raises `LaunchError`.
 
-        A pair of events is around all launches; cold ones have a pair each, after their caches are
-        filled.
+        A pair of events is around all launches; with `steps` before them they have a pair each.
         """
-        pair_count = launches if cold else 1
+        pair_count = launches if steps else 1
         events = self._get_events(2 * pair_count)
         try:
             if delay and self._spin is not None:
                 self._launch_spin(delay)
             for pair in range(pair_count):
-                if cold:
-                    self._evict_caches()
+                for step in steps:
+                    step()
                 self._record_event(events[2 * pair])
-                for _ in range(1 if cold else launches):
+                for _ in range(1 if steps else launches):
                     call()
                 self._record_event(events[2 * pair + 1])
             # Asked before the wait: the first event is still ahead only if the host queued

@@ -1,9 +1,9 @@
 """What is to be measured: the programs of an instance, and cases as the JSON that a worker reads.
 
 A case is one combination of sizes: its directory holds `case.json`, with the seed of each tensor
-(`elements.py`), and what each output should hold after the call (`NAME.want`, raw bytes in C
-order). A case is known by its digest, which covers all of that and the way of timing: a sample
-belongs to a case and a program, and to no path, host or time.
+(`elements.py`) or its content (`NAME.input`, raw bytes in C order), and what each output should
+hold after the call (`NAME.want`, likewise). A case is known by its digest, which covers all of that
+and the way of timing: a sample belongs to a case and a program, and to no path, host or time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ class CaseArgument:
     """None for a scalar."""
     value: CallScalar | None = None
     """Of a scalar; of a struct its bytes, as hexadecimal digits; None for a null pointer. Of a
-    tensor the seed of what it holds before the call."""
+    tensor the seed of what it holds before the call; None where `NAME.input` has it."""
     out: bool = False
+    reset: bool = False
+    """Whether the tensor is restored before every launch that is timed."""
     want: str | None = None
     """The type of the elements in `NAME.want`; None when the output is not checked."""
     rtol: float = 0.0
@@ -126,10 +128,10 @@ def make_candidate(script: Script, program: int) -> Candidate:
 
 
 def digest_case(value: Mapping[str, Any], directory: str) -> str:
-    """Return the digest of `case.json` and of the expected outputs. Raises `OSError`."""
+    """Return the digest of `case.json`, the inputs and the expected outputs. Raises `OSError`."""
     hasher = hashlib.sha256(json.dumps(value, sort_keys=True).encode())
     for name in sorted(os.listdir(directory)):
-        if name.endswith(".want"):
+        if name.endswith((".input", ".want")):
             with open_file(os.path.join(directory, name)) as file:
                 hasher.update(name.encode() + b"\0")
                 # In blocks: an output may be as large as the memory of a GPU.

@@ -117,10 +117,13 @@ class Worker:
         """Return the reply with one sample. A program that wrote into a guard is incorrect."""
         launch, buffers, case = self._load_program(library)
         buffers.reset_outputs()
+        restore = buffers.restore_tensors if buffers.has_resets else None
         for _ in range(warmup):
+            if restore is not None:
+                restore()
             launch()
         self._device.wait_for_calls()
-        seconds, is_hidden = self._device.time_call(launch, cold=case.cold)
+        seconds, is_hidden = self._device.time_call(launch, cold=case.cold, restore=restore)
         # The outputs were compared by the check; a wild write may come with any call.
         try:
             buffers.check_guards()
@@ -208,13 +211,20 @@ class Buffers:
         self.reset_all()
 
     def _make_tensor(self, argument: CaseArgument, directory: str) -> _GuardedTensor:
-        """Allocate and return a tensor with its noise, its guards and its expected content."""
-        count = math.prod(argument.shape or ())
-        tensor = _GuardedTensor(
-            argument, self._memory, make_noise(argument.dtype, count, str(argument.value))
-        )
+        """Allocate and return a tensor with its first content, its guards and its expected
+        content. Raises `OSError`, and `ValueError` for a file of another length."""
+        path = os.path.join(directory, argument.name)
+        if argument.value is None:
+            content = read_bytes(f"{path}.input")
+        else:
+            content = make_noise(
+                argument.dtype, math.prod(argument.shape or ()), str(argument.value)
+            )
+        if len(content) != argument.bytes:
+            raise ValueError(f"{path}.input has {len(content)} bytes, not {argument.bytes}")
+        tensor = _GuardedTensor(argument, self._memory, content)
         if argument.want is not None:
-            tensor.expected = read_bytes(os.path.join(directory, f"{argument.name}.want"))
+            tensor.expected = read_bytes(f"{path}.want")
         return tensor
 
     def reset_all(self) -> None:
@@ -228,6 +238,17 @@ class Buffers:
         """Write the first content of the outputs: noise, or the content that a kernel adds to."""
         for tensor in self._tensors.values():
             if tensor.argument.out and tensor.argument.bytes:
+                self._memory.copy_memory(tensor.address, tensor.pristine, tensor.argument.bytes)
+
+    @property
+    def has_resets(self) -> bool:
+        """Return whether a tensor is restored before every launch."""
+        return any(tensor.argument.reset for tensor in self._tensors.values())
+
+    def restore_tensors(self) -> None:
+        """Write the first content of the tensors that are restored before every launch."""
+        for tensor in self._tensors.values():
+            if tensor.argument.reset and tensor.argument.bytes:
                 self._memory.copy_memory(tensor.address, tensor.pristine, tensor.argument.bytes)
 
     def check_tensors(self) -> float:
