@@ -113,6 +113,32 @@ toolchain = "newer"
     assert project.compiled("both") == 2, "the source of the part, and the link"
 
 
+def test_an_object_of_several_libraries_is_compiled_once(project: Project):
+    """As the sources of an archive and of a shared library are."""
+    needs_cxx()
+    # given: two libraries and an archive of the same sources, of which one has another macro
+    project.write("one.c", "int one(void) { return N; }\n")
+    project.write("two.cpp", "int two() { return N; }\n")
+    sources = 'sources = ["one.c", "two.cpp"]\n'
+    project.write(
+        "tilus.toml",
+        head()
+        + f'[library.a]\nkind = "static"\n{sources}defines = {{ N = 1 }}\n'
+        + f"[library.b]\n{sources}defines = {{ N = 1 }}\n"
+        + f"[library.c]\n{sources}defines = {{ N = 2 }}\n",
+    )
+    # then: there are two objects for each value of the macro, and the three products
+    assert project.compiled() == 2 + 2 + 3
+    # when: one source is edited, then: it is compiled once for each value
+    project.edit("one.c", "return N", "return 3 * N")
+    assert project.compiled() == 2 + 3
+    # when: a library is gone, then: gc keeps the objects of the other
+    project.edit("tilus.toml", "[library.a]", "[library.d]")
+    project.build()
+    project.run("cache", "gc")
+    assert project.compiled() == 0
+
+
 def test_the_same_bytes_elsewhere_and_from_every_compile_sh(backend: Project, tmp_path: Path):
     elsewhere = backend.copy(tmp_path / "a" / "b c", cache=False)
     elsewhere.build()

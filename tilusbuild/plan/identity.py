@@ -49,14 +49,16 @@ def format_program_text(
 ) -> str:
     """Return `program.txt`: what is compiled.
 
-    `entry` is (form, name), as in ("kernel", "matmul_f16"); `signature` and `launch` are lines;
-    `headers` are (sha256, name relative to its header directory), sorted; `objects` are (name,
-    program hash) of each object that a library links, in the order of the link.
+    `script` is "" for an object: every library that links it has the same one. `entry` is (form,
+    name), as in ("kernel", "matmul_f16"); `signature` and `launch` are lines; `headers` are
+    (sha256, name relative to its header directory), sorted; `objects` are (name, program hash) of
+    each object that a library links, in the order of the link.
     """
     form, name = entry
     return "".join(
         [
-            f"{PROGRAM_FORMAT}\nscript = {format_toml(script)}\n",
+            f"{PROGRAM_FORMAT}\n",
+            f"script = {format_toml(script)}\n" if script else "",
             f"{form} = {format_toml(name)}\n",
             # The source itself is beside this text, in `module/source.cu`.
             f"source = sha256:{sha256_text(source)}\n",

@@ -239,7 +239,7 @@ def _make_program(
         link=link,
     )
     program_txt = identity.format_program_text(
-        script=spec.script,
+        script="" if spec.is_part else spec.script,
         entry=(spec.owner.form, symbol or template),
         params=spec.params,
         schedule={name: schedule.values[name] for name in spec.parameters},

@@ -158,7 +158,7 @@ class CompilePlanner(Struct):
             ),
         )
         program_txt = identity.format_program_text(
-            script=script,
+            script="",
             entry=("object", name),
             params={"cpu": _digest_cpu()} if compile_command.native else {},
             schedule={},
