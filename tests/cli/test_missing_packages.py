@@ -9,7 +9,7 @@ from tilusbuild.cli.parser import list_verbs
 from tilusbuild.rooms import find_missing_package
 
 OPTIONAL = ("grpc", "google", "cryptography", "sigstore", "rfc8785", "rich", "urllib3")
-REQUIRED = ("jinja2", "numpy", "zstandard", "watchdog")
+REQUIRED = ("msgspec", "jinja2", "numpy", "zstandard", "watchdog")
 
 
 _DRIVER = """

@@ -103,6 +103,17 @@ def test_the_action_builds_reports_and_leaves_its_cache_to_later_steps(tmp_path:
     assert machine.environment["TILUSBUILD_CACHE_DIR"] == f"{tmp_path}/temp/tilusbuild"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_root_in_a_container_builds_the_checkout_of_another_user(tmp_path: Path) -> None:
+    machine = Machine(shutil.copytree(ROOT / "examples/cmake", tmp_path / "project"), tmp_path)
+    machine.environment |= {"GITHUB_WORKSPACE": str(tmp_path), "TILUSBUILD_SAFE_DIRECTORIES": "/a"}
+    for path in (machine.directory, *machine.directory.rglob("*")):
+        os.chown(path, 54321, 54321)
+    assert "4 compiled" in machine.use({"command": "build -t cpu"})
+    safe = machine.environment["TILUSBUILD_SAFE_DIRECTORIES"]
+    assert safe == f"{tmp_path}/*:/a"
+
+
 def test_the_action_shares_programs_by_a_remote_cache(tmp_path: Path) -> None:
     machine = Machine(shutil.copytree(ROOT / "examples/cmake", tmp_path / "project"), tmp_path)
     address = f"file://{tmp_path}/remote"

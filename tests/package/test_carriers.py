@@ -3,6 +3,7 @@
 import base64
 import csv
 import io
+import re
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,7 @@ from typing import Any
 import zstandard
 
 from support.dlpack import FLOATS
+from support.paths import ROOT
 from support.processes import run_python, run_to_end
 from tilusbuild.package.listing import parse_list, split_layers
 from tilusbuild.state.files import sha256_bytes
@@ -103,6 +105,11 @@ def test_the_wheel_holds_the_package_and_a_record(packed: Path) -> None:
         check_record(wheel, "marks-1.2.dist-info")
         said = wheel.read("marks-1.2.dist-info/METADATA").decode()
         assert "tilusbuild" not in said
+        # `preflight` accepts the versions that pip does, and our own builder needs one of them.
+        (requirement,) = re.findall("Requires-Dist: (.*)", said)
+        needs = parse_list(wheel.read("marks/tilus/tilus-package.json")).needs
+        assert requirement == f"apache-tvm-ffi~={needs.tvm_ffi}"
+        assert f'"{requirement}"' in (ROOT / "pyproject.toml").read_text()
         data = wheel.read("marks/tilus/tilus-package.json")
     assert data == (packed / STEM / "tilus-package.json").read_bytes()
 

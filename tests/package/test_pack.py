@@ -55,7 +55,7 @@ def test_the_list_is_of_all_that_is_there(packed: Path) -> None:
     }
     assert len(found.programs) == 6, "one program serves both targets"
     assert found.needs.machine == os.uname().machine
-    assert found.needs.tvm_ffi == "0.1"
+    assert found.needs.tvm_ffi == "0.1.9"
     assert "libc.so.6" in found.needs.libraries
 
 

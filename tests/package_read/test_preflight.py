@@ -162,7 +162,7 @@ def test_a_default_that_is_not_packaged(hand: Hand, tmp_path: Path) -> None:
 # The host.
 
 
-NEEDS = HostNeeds(MACHINE, "x86-64-v2", "2.28", ("libc.so.6",), "0.1", "3.4.25")
+NEEDS = HostNeeds(MACHINE, "x86-64-v2", "2.28", ("libc.so.6",), "0.1.9", "3.4.25")
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,11 @@ NEEDS = HostNeeds(MACHINE, "x86-64-v2", "2.28", ("libc.so.6",), "0.1", "3.4.25")
         ({"isa": "x86-64"}, "x86-64-v2"),
         ({"isa": "znver4"}, "x86-64-v2"),
         ({"libstdcxx": "3.4.24"}, "3.4.25"),
+        ({"tvm_ffi": "0.1.8"}, "tvm-ffi ~=0.1.9"),
         ({"tvm_ffi": "0.1.9"}, None),
-        ({"tvm_ffi": "0.2.0"}, "tvm-ffi 0.1"),
+        ({"tvm_ffi": "0.1.12"}, None),
+        ({"tvm_ffi": "0.2.0"}, "tvm-ffi ~=0.1.9"),
+        ({"tvm_ffi": "1.1.9"}, "tvm-ffi ~=0.1.9"),
     ],
 )
 def test_what_the_host_is_missing(hand, host, problem, tmp_path) -> None:

@@ -1,6 +1,7 @@
 """Files of another user that nobody named: not believed, and it is said whose they are."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,26 @@ def test_a_repository_of_another_user(tmp_path, monkeypatch, what) -> None:
         load("nothing")
     with pytest.raises(LoadError):
         load("nothing", where=tmp_path / "repository" / ".cache")
+
+
+def test_the_printed_remedy_serves_a_mounted_checkout(tmp_path, monkeypatch) -> None:
+    """Given root and a user's repository, as in a container, when root sets what the one error
+    says, then a build and a load trust it, and what was set before."""
+    manifest = tmp_path / "checkout/kernels/tilus.toml"
+    for directory in (tmp_path / "checkout/.git", manifest.parent):
+        directory.mkdir(parents=True)
+    manifest.write_text("")
+    give(*tmp_path.rglob("*"), tmp_path / "checkout")
+    monkeypatch.setenv(where.SAFE_DIRECTORIES, "/before")
+    monkeypatch.chdir(manifest.parent)
+    with pytest.raises(InputError) as refused:
+        find_project_manifest(".")
+    (remedy,) = re.findall(rf"{where.SAFE_DIRECTORIES}=(\S+)", refused.value.render())
+    assert remedy == f"/before:{manifest.parent}:{tmp_path}/checkout"
+    monkeypatch.setenv(where.SAFE_DIRECTORIES, remedy)
+    assert find_project_manifest(".") == str(manifest)
+    with pytest.raises(LoadError, match="nothing"):
+        load("nothing")
 
 
 def test_a_build_below_it_runs_nothing(tmp_path: Path) -> None:

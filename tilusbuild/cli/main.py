@@ -99,6 +99,13 @@ def _report_unforeseen(error: Exception, argv: list[str]) -> int:
 
         with show_all_characters(os.environ):
             return boundary.report_exception(error, argv)
+    except ModuleNotFoundError as missing:
+        # The report itself needs msgspec, which `pip install --no-deps` leaves out.
+        from tilusbuild.rooms import find_missing_package
+
+        package, command = find_missing_package(missing.name)
+        _write_stderr(f"error: {package} is not installed, and this needs it\n  {command}\n")
+        return 1
     except (OSError, ImportError, MemoryError) as reporting_error:
         # The cause of the first error, such as a full disk, may prevent a good report.
         _write_stderr(f"error: {str(error)!a}; then {type(reporting_error).__name__}\n")

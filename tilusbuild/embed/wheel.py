@@ -28,7 +28,7 @@ from msgspec import Struct
 from tilusbuild import runtime
 from tilusbuild._version import __version__
 from tilusbuild.package import names
-from tilusbuild.package.contents import Contents
+from tilusbuild.package.contents import TVM_FFI, Contents
 from tilusbuild.package.errors import cannot_pack, no_package
 from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.directory import sync_public_file
@@ -54,7 +54,7 @@ loader, on which these depend."""
 _LIBSTDCXX = ((19, 17), (22, 24), (24, 27), (28, 31), (29, 34), (30, 35), (33, 39))
 """GLIBCXX_3.4.N → the first manylinux_2_M that has it (auditwheel 6.8, both machines)."""
 _PYTHON = ">=3.10"
-_TVM_FFI = "apache-tvm-ffi>=0.1.9"
+_TVM_FFI = f"apache-tvm-ffi~={TVM_FFI}"
 
 
 class Distribution(Struct, frozen=True):

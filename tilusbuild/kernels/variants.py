@@ -26,7 +26,7 @@ from tilusbuild.embed.wheel import (
     rewrite_imports,
 )
 from tilusbuild.package import names
-from tilusbuild.package.contents import TVM_FFI_ABI, Contents
+from tilusbuild.package.contents import TVM_FFI, Contents
 from tilusbuild.package.errors import cannot_pack, no_package
 from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.directory import list_files, write_tree
@@ -132,7 +132,8 @@ def _list_files(contents: Contents) -> Iterator[tuple[str, bytes]]:
 
 def _list_variants(listing: FileList) -> dict[str, dict[str, object]]:
     """Return the `backend` metadata of each variant that a package serves, by its name."""
-    series, platform = TVM_FFI_ABI.replace(".", ""), f"{listing.needs.machine}-linux"
+    series = "{}{}".format(*parse_version(TVM_FFI))
+    platform = f"{listing.needs.machine}-linux"
     variants: dict[str, dict[str, object]] = {}
     if any(target.kind == "cpu" for target in listing.targets.values()):
         variants[f"tvm-ffi{series}-cpu-{platform}"] = {"type": "cpu"}

@@ -20,9 +20,9 @@ from tilusbuild.package.listing import FileEntry, FileList, HostNeeds
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes
 
-TVM_FFI_ABI = "0.1"
-"""The series of apache-tvm-ffi whose packed call (`TVMFFISafeCallType` in its c_api.h) a library's
-`__tvm_ffi_launch` has."""
+TVM_FFI = "0.1.9"
+"""The oldest apache-tvm-ffi for a package's libraries and runtime. Later ones of its series 0.1
+have the packed call (`TVMFFISafeCallType` in c_api.h) of a library's `__tvm_ffi_launch`, too."""
 _X86_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 _BASELINE_ISAS = ("x86-64", "armv8-a")
 _MARCH = re.compile(r"(?<!\S)-march=([A-Za-z0-9_.+-]+)", re.ASCII)
@@ -90,7 +90,7 @@ def collect_host_needs(packed: Iterable[PackedLibrary]) -> HostNeeds:
         isa=_join_isas(isas),
         glibc=_format_newest(needs.glibc for needs in all_needs),
         libraries=tuple(sorted({name for needs in all_needs for name in needs.libraries})),
-        tvm_ffi=TVM_FFI_ABI if has_launcher else None,
+        tvm_ffi=TVM_FFI if has_launcher else None,
         libstdcxx=_format_newest(needs.libstdcxx for needs in all_needs),
     )
 

@@ -57,7 +57,7 @@ class HostNeeds(Struct, frozen=True, forbid_unknown_fields=True):
 
     `machine` is that of `uname -m`, or "any" for a package of another kind without host code; `isa`
     an x86-64 level or the value of `-march`; `glibc` the lowest version ("2.17"); `libraries` the
-    names in DT_NEEDED, sorted; `tvm_ffi` the series of its ABI; `libstdcxx` the greatest GLIBCXX
+    names in DT_NEEDED, sorted; `tvm_ffi` the oldest of its series; `libstdcxx` the greatest GLIBCXX
     version ("3.4.30").
     """
 

@@ -232,10 +232,12 @@ def list_host_problems(needs: HostNeeds, host: DescribedHost) -> Iterator[str]:
     for name, needed, available in versions:
         if needed and available and parse_version(available) < parse_version(needed):
             yield f"the libraries need {name} {needed}, and the host has {available}"
-    # A series has one ABI: a later one is not known to take these libraries.
-    series = parse_version(host.tvm_ffi)[:2] if host.tvm_ffi else None
-    if needs.tvm_ffi and series and series != parse_version(needs.tvm_ffi):
-        yield f"the libraries are for tvm-ffi {needs.tvm_ffi}, and the host has {host.tvm_ffi}"
+    # A series has one ABI: a later one is not known to take these libraries. This is `~=`, which a
+    # wheel of the package requires of pip.
+    if needs.tvm_ffi and host.tvm_ffi:
+        oldest, installed = parse_version(needs.tvm_ffi), parse_version(host.tvm_ffi)
+        if installed < oldest or installed[:2] != oldest[:2]:
+            yield f"the libraries need tvm-ffi ~={needs.tvm_ffi}, and the host has {host.tvm_ffi}"
     if needs.isa and host.isa:
         yield from _list_isa_problems(needs.isa, host.isa)
 

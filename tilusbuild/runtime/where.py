@@ -160,9 +160,15 @@ def explain_distrust(path: str) -> str | None:
     for checked in (path, directory):
         owner = find_foreign_owner(checked)
         if owner is not None and not _is_declared_safe(directory):
+            safe_directories = [*os.environ.get(SAFE_DIRECTORIES, "").split(os.pathsep), directory]
+            # This user's repository chooses the default cache, and would be the next error.
+            repository = next(filter(_is_git_root, walk_up(directory)), directory)
+            if find_foreign_owner(os.path.join(repository, ".git")) == owner:
+                safe_directories.append(repository)
+            safe = os.pathsep.join(dict.fromkeys(filter(None, safe_directories)))
             return (
                 f"{checked} belongs to another user, {owner}, and can run programs\n"
-                f"  {SAFE_DIRECTORIES}={directory} trusts it: directories, separated by `:`;"
+                f"  {SAFE_DIRECTORIES}={safe} trusts it: directories, separated by `:`;"
                 " /* after one means all below it, * all"
             )
     return None
