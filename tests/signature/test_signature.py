@@ -38,7 +38,7 @@ class TestArgument:
             (Argument("n", "i32", low=1, high=8), "n: i32 range 1..8"),
             (Argument("n", "i32", low=1), "n: i32 range 1.."),
         ):
-            assert parse_argument(declared).format_text() == text
+            assert parse_argument(declared).format_line() == text
 
     @pytest.mark.parametrize(
         ("text", "column", "message"),

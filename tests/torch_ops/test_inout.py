@@ -19,4 +19,4 @@ def test_it_is_passed_and_written(small: Project) -> None:
 
 def test_a_program_is_named_by_it() -> None:
     declared = parse_argument(Argument("y", "f32*[n]", out=True, inout=True))
-    assert declared.format_text() == "y: inout f32*[n]"
+    assert declared.format_line() == "y: inout f32*[n]"

@@ -207,9 +207,9 @@ def list_input_paths(project: Project, plan: Plan | None) -> set[str]:
     Files that are missing are among them. The tools and their headers are not: digests have them.
     """
     manifest = project.manifest
-    paths = {manifest.path, *manifest.searched_directories, *manifest.reading.sightings}
+    paths = {manifest.path, *manifest.searched_directories, *manifest.reading.first_stamps}
     paths.update(path for script in manifest.scripts for path in manifest.data_of(script))
-    paths.update(project.renderer.sightings, list_tool_directories(project.environment))
+    paths.update(project.renderer.first_stamps, list_tool_directories(project.environment))
     return paths if plan is None else paths | plan.inputs
 
 
@@ -218,7 +218,11 @@ def _collect_read_inputs(project: Project, planned: Plan) -> dict[str, DeviceSta
     Compiling may add more."""
     # A file that was read twice may have changed in between. Its earliest stamp is kept, with which
     # the change shows: so the stamps that were taken first come last here.
-    inputs = {**project.renderer.sightings, **project.digests.list_inputs(), **project.sightings}
+    inputs = {
+        **project.renderer.first_stamps,
+        **project.digests.list_inputs(),
+        **project.first_stamps,
+    }
     for path in planned.inputs - inputs.keys():
         inputs[path] = read_device_stamp(path)
     return inputs

@@ -54,7 +54,7 @@ class Project:
         self.manifest = manifest
         self.settings = chosen
         self.environment = environment
-        self.sightings: Mapping[str, DeviceStamp] = {}
+        self.first_stamps: Mapping[str, DeviceStamp] = {}
         """The manifest, and what it was completed from, as they were before they were read."""
         self._remembers = False
         """Whether `close` writes the manifest's memo."""
@@ -83,12 +83,12 @@ class Project:
         manifests = [
             os.path.join(directory, MANIFEST_NAME) for directory in search_directories(start)
         ]
-        sightings = {
+        first_stamps = {
             path: read_device_stamp(path) for path in manifests[: manifests.index(path) + 1]
         }
         manifest = recall_manifest(path, environment) if remembered else None
         project = cls._open_manifest(manifest or _load_manifest(path), options, environment)
-        project.sightings = {**sightings, **project.manifest.reading.sightings}
+        project.first_stamps = {**first_stamps, **project.manifest.reading.first_stamps}
         project._remembers = remembered and manifest is None
         return project
 

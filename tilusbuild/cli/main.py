@@ -149,11 +149,11 @@ def _run_verb(argv: Sequence[str], started: int) -> tuple[str, int]:
     from tilusbuild.report.terminal import show_all_characters
 
     with raise_on_signals(), show_all_characters(os.environ):
-        # A command line that cannot be parsed may still say who reads the answer.
+        # For the error of a command line that cannot be parsed, which may have --json all the same.
         verb, json, color = "", "--json" in argv, "auto"
         try:
-            # The key of a no-op record covers the directory that the command was started in, not
-            # -C's; and the warnings, as a build from its record prints none.
+            # The key of a no-op record is made before -C changes the working directory, which it
+            # covers. It covers the unknown variables, too: a no-op build would not warn of them.
             unknown = _find_unknown_variables()
             key = noop.make_key([*argv, *unknown], os.environ)
             command = parse_command(argv, record=key, started=started)

@@ -25,7 +25,7 @@ from tilusbuild.runtime.tables import (
     DeviceTable,
     TableEntry,
     TableFile,
-    merge_committed,
+    add_committed_rows,
     read_dispatch_table,
 )
 from tilusbuild.state.directories import remove_tree
@@ -129,7 +129,7 @@ def format_tables(
     """Return the content of both files by name, in the order of writing."""
     # The first table that matches a device is used, so the most specific comes first.
     tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
-    served = merge_committed(script, TableFile(tuple(tables), tuple(refused)))
+    served = add_committed_rows(script, TableFile(tuple(tables), tuple(refused)))
     return {
         TEXT: format_text(script, served, refused).encode(),
         FILE: format_json(script, tables, refused),

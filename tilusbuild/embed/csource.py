@@ -238,7 +238,7 @@ class _SourceWriter:
         lines, types, names = [], {}, dict(self.names)
         for number, (name, column) in enumerate(sorted(columns.items())):
             values = [column[program] for program in programs]
-            types[name], ctype, cells = _write_column(name, values)
+            types[name], ctype, cells = _format_column(name, values)
             names[name] = f"column_{number}[i]"
             lines.append(f"  static const {ctype} column_{number}[] = {{{cells}}};")
         text, kind = CWriter(names, types).write_node(cost)
@@ -381,9 +381,9 @@ def _can_compare(table: DeviceTable, script: Script) -> bool:
     )
 
 
-def _write_column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
-    """Return a column of a model: the type for `CWriter`, the C type, and the cells. Raises
-    `NoDispatcherError` for strings."""
+def _format_column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
+    """Return a column of a model: the type for `CWriter`, the C type, and the cells, of which C
+    needs one at least. Raises `NoDispatcherError` for strings."""
     if any(isinstance(value, str) for value in values):
         raise NoDispatcherError(f"the model reads {name}, which is a string")
     if any(isinstance(value, float) for value in values):

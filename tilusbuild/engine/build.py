@@ -383,7 +383,7 @@ class BuildLoop:
             case ProgramAnswer(compiled, cached):
                 self._handle_answer(ticket, compiled, cached=cached)
             case AttemptState.LOCKED:
-                self._wait_for_lock(ticket)
+                self._requeue_locked(ticket)
             case AttemptState.ABORTED:
                 self._skip_ticket(ticket)
             case BaseException():
@@ -397,13 +397,13 @@ class BuildLoop:
         self.blocked.append(ticket)
         self._release_blocked()
 
-    def _wait_for_lock(self, ticket: Ticket) -> None:
+    def _requeue_locked(self, ticket: Ticket) -> None:
         """Queue a ticket again whose program another builder has locked; skip it when the build has
         stopped. The first time emit `Waiting`."""
         if self.ending.stopped.is_set():
             self._skip_ticket(ticket)
             return
-        # 0 means that the program was never found locked: only the first time is reported.
+        # Only the first time is reported; a ticket that was locked before has a time to wait for.
         if not ticket.not_before:
             self.reporter.emit(events.Waiting(ticket.job.hash, ticket.job.label))
         ticket.move_to(BuildState.LOCKED)

@@ -322,6 +322,7 @@ class RunningTickets:
     def _try_take_token(self, compiles: int) -> bool:
         """Take one token if the held ones do not suffice for this number of compiles. Return False
         when none is free; `token_available` is called when one may be."""
+        # One compile needs no token: make has counted this process, as it counts each of its jobs.
         if self._tokens is None or self._held_tokens >= compiles - 1:
             return True
         if self._tokens.try_acquire():

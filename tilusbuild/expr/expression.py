@@ -188,7 +188,7 @@ def compile_scalar(node: Node) -> Scalar:
             )
         case t.Member():
             choices = [compile_scalar(choice) for choice in node.choices]
-            return semantics.test_membership(
+            return semantics.make_membership(
                 compile_scalar(node.item), choices, negated=node.negated
             )
         case t.Logic():

@@ -118,7 +118,7 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
             return lambda data: check_group(path, data, self.files)
         return lambda data: check_code(path, data, entry.images, entry.machine, self.needs)
 
-    def check_kind(self) -> None:
+    def check_own_part(self) -> None:
         """Raise `PackageError` for files outside of the cache, for inconsistent entries or units,
         and for a link that does not lead to an entry."""
         prefix, links = self.part.prefix, self.part.links

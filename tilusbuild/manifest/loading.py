@@ -81,7 +81,7 @@ def _load_checked(path: str) -> Manifest:
     reading, filled = fill_from_templates(document)
     manifest, diagnostics, misread_scripts = validate_structure(document)
     diagnostics += filled.mistakes
-    looked_for = set(reading.sightings)
+    looked_for = set(reading.first_stamps)
     if manifest is not None:
         checks = Checks(
             document, manifest, diagnostics, filled.templates, filled.unread | misread_scripts

@@ -51,7 +51,7 @@ class TemplateReading(Struct, frozen=True):
     """A digest of the values from each template, by its path; of this machine's GPUs by ""."""
     plain_digests: Mapping[str, str] = {}
     """The same of each source that is not rendered."""
-    sightings: Mapping[str, DeviceStamp] = {}
+    first_stamps: Mapping[str, DeviceStamp] = {}
     """The stamp of each file, taken before it was read."""
     began: int = 0
     """The start of the reading, by `time.time_ns`."""
@@ -60,11 +60,11 @@ class TemplateReading(Struct, frozen=True):
         """Read files again that may have changed. Return the reading with new stamps; None if one
         of the values differs."""
         began = time.time_ns()
-        new_stamps = {path: read_device_stamp(path) for path in self.sightings}
+        new_stamps = {path: read_device_stamp(path) for path in self.first_stamps}
         files = [(path, True, digest) for path, digest in self.digests.items()]
         files += [(path, False, digest) for path, digest in self.plain_digests.items()]
         for path, jinja, digest in files:
-            stamp = self.sightings.get(path)
+            stamp = self.first_stamps.get(path)
             # A file that was written just before the reading may change again with an equal stamp.
             is_unchanged = (
                 stamp is not None
@@ -76,7 +76,7 @@ class TemplateReading(Struct, frozen=True):
             # An edit of a template rarely changes its kernels and arguments: those are compared.
             if (KernelTemplate(path, jinja).digest if path else _digest_machine_archs()) != digest:
                 return None
-        return replace(self, sightings=new_stamps, began=began)
+        return replace(self, first_stamps=new_stamps, began=began)
 
 
 class KernelTemplate:

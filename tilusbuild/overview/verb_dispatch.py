@@ -155,7 +155,8 @@ def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]
 
 
 def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
-    """Print the program that each known size of an instance gets, and the reason. Return 0."""
+    """Print the program that each known size of an instance gets, and the reason. Return the exit
+    status, which is 0."""
     from tilusbuild.table import format_table
 
     for number, overview in enumerate(overviews):

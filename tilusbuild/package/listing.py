@@ -134,7 +134,7 @@ class FileList(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Return a function that raises `PackageError` for a wrong content of a file; None for a
         file of which only the digest is compared. Raises `PackageError` for a file too large."""
 
-    def check_kind(self) -> None:
+    def check_own_part(self) -> None:
         """Raise `PackageError` for the first inconsistency of the kind's own part."""
 
     def encode(self) -> bytes:
@@ -217,7 +217,7 @@ def check_list(listing: FileList) -> None:
         )
     if listing.key is not None and (listing.scripts or listing.programs or listing.targets):
         raise malformed(f"it lists both programs and {listing.summary}")
-    listing.check_kind()
+    listing.check_own_part()
     _check_scripts(listing)
     _check_programs(listing)
     _check_owners(listing)

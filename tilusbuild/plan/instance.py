@@ -36,6 +36,7 @@ from tilusbuild.runtime.naming import format_instance_name, to_snake_case
 from tilusbuild.signature import Signature, SignatureError, resolve_constants
 from tilusbuild.space import Schedule, Space
 from tilusbuild.toolchain import DeviceCompiler, DigestMemory, Toolchain
+from tilusbuild.toolchain.cuda import Cuda
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
@@ -270,15 +271,7 @@ def make_instance_spec(
     pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
     target_names = list_target_constants(target)
     valued = ProgramTexts(manifest, script, target.name, pipeline, target_names)
-    parameters = space.spec.parameter_names
-    cuda = toolchain.cuda
-    is_part = owner.form not in ("kernel", "entry")
     torch_place = manifest.locate_torch(script)
-    # The manifest's own macros take precedence.
-    defines = {
-        **({} if torch_place is None else find_torch_defines(torch_place)),
-        **manifest.defines_for(script, target.name),
-    }
     recipe = Recipe(
         pipeline=pipeline,
         archs=target.archs,
@@ -288,25 +281,17 @@ def make_instance_spec(
         signature=_resolve_signature(manifest, script, params, target_names),
         launch=valued.make_launch(),
         constants={},
-        options=Options(
-            defines=tuple(defines.items()),
-            std=manifest.std_for(script, target.name),
-            host_march=manifest.toolchain_for(script, target.name).host_march,
-            cudart=manifest.cudart_for(script, target.name),
-        ),
-        part=PartOptions(
-            rdc=is_part and manifest.libraries[owner.library or script].rdc,
-            seeded=cuda is not None and cuda.release >= FIRST_SEEDED,
-        ),
+        options=_make_options(manifest, script, target, torch_place),
+        part=_make_part_options(manifest, script, toolchain.cuda),
     )
-    grouping = _make_grouping(manifest, script, params, space, parameters, valued, pipeline)
+    grouping = _make_grouping(manifest, script, params, space, valued, pipeline)
     return InstanceSpec(
         manifest=manifest,
         script=script,
         target=target,
         params=params,
         space=space,
-        parameters=parameters,
+        parameters=space.spec.parameter_names,
         derived=tuple(name for name, _ in space.spec.derived),
         toolchain=toolchain,
         recipe=recipe,
@@ -319,12 +304,39 @@ def make_instance_spec(
     )
 
 
+def _make_options(
+    manifest: Manifest, script: str, target: Target, torch_place: Place | None
+) -> Options:
+    """Return the options of all schedules of a script for a target."""
+    # The manifest's own macros take precedence.
+    defines = {
+        **({} if torch_place is None else find_torch_defines(torch_place)),
+        **manifest.defines_for(script, target.name),
+    }
+    return Options(
+        defines=tuple(defines.items()),
+        std=manifest.std_for(script, target.name),
+        host_march=manifest.toolchain_for(script, target.name).host_march,
+        cudart=manifest.cudart_for(script, target.name),
+    )
+
+
+def _make_part_options(manifest: Manifest, script: str, cuda: Cuda | None) -> PartOptions:
+    """Return how a script's code is joined with that of others."""
+    owner = manifest.scripts[script]
+    # A kernel or an entry has a library of its own; other forms are objects and links.
+    is_part = owner.form not in ("kernel", "entry")
+    return PartOptions(
+        rdc=is_part and manifest.libraries[owner.library or script].rdc,
+        seeded=cuda is not None and cuda.release >= FIRST_SEEDED,
+    )
+
+
 def _make_grouping(
     manifest: Manifest,
     script: str,
     params: Mapping[str, Value],
     space: Space,
-    parameters: tuple[str, ...],
     valued: ProgramTexts,
     pipeline: Pipeline,
 ) -> Grouping | None:
@@ -332,7 +344,7 @@ def _make_grouping(
     group = manifest.scripts[script].group
     # A template with several kernels has all of them in one source: they share all parameters.
     if group is None and manifest.kernels_with(script):
-        group = parameters
+        group = space.spec.parameter_names
     # Without a launcher that starts the kernel (cpu, entry) there is no device code to share.
     if group is None or not pipeline.launcher.starts_kernel:
         return None

@@ -309,8 +309,8 @@ class LocalRunner:
         pending.mark_end()
 
     def _handle_warden_end(self) -> None:
-        """End all pending commands. If the warden was killed, kill its session before, as it could
-        not kill its children itself."""
+        """End all pending commands. If the warden failed, kill the rest of its session before: only
+        at a regular end has it killed its children itself."""
         exit_status = self._wait_for_warden()
         has_failed = exit_status != 0
         # The sweep is repeated: a child may start another one while it is being killed.

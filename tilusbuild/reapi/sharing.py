@@ -53,9 +53,11 @@ class Sharing:
         """Return a runner that runs a job's commands on `inner` or on a worker."""
 
         def report_place(stage: str, worker: str) -> None:
+            # In the other stages the executor has the command.
             address = "" if stage in (WAITING, HERE) else self._settings.address
             self._listen(Placed(job.hash, job.label, stage, address, worker))
 
+        # The executor is opened by the first command that finds no free slot here.
         find_executor = partial(self._find_executor, toolchain)
         return SharingRunner(inner, find_executor, self._slots, report_place)
 

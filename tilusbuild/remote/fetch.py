@@ -249,13 +249,16 @@ class Fetcher:
         The lock is held during the fetch, so that two threads do not fetch the same directory.
         """
         with self._includes_lock:
-            new_digests = [digest for digest in digests if digest not in self._includes]
-            for digest in new_digests:
+            absent = []
+            for digest in digests:
+                if digest in self._includes:
+                    continue
                 path = self._cache.include_path(digest)
                 if is_include_whole(path, digest):
                     manifest = read_bytes(os.path.join(path, layout.MANIFEST))
-                    self._includes[digest] = _Include(manifest, None)
-            absent = [digest for digest in new_digests if digest not in self._includes]
+                    self._includes[digest] = _Include(manifest, files=None)
+                else:
+                    absent.append(digest)
             archives = self._receive_archives(include_key, absent) if absent else {}
             for digest in absent:
                 archive = archives.get(digest)

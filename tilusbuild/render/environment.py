@@ -165,7 +165,7 @@ class ProjectLoader(BaseLoader):
         self.shipped = os.path.realpath(find_templates_directory())
         self.texts: dict[str, str] = {}
         """The texts of the templates that were read, by name."""
-        self.sightings: dict[str, DeviceStamp] = {}
+        self.first_stamps: dict[str, DeviceStamp] = {}
         """The stamps of files by path, from before they were read."""
 
     def resolve_path(self, name: str) -> str:
@@ -195,15 +195,15 @@ class ProjectLoader(BaseLoader):
     def read_text(self, name: str) -> str:
         """Return the content of a template, which is read once and kept in `texts`.
 
-        The file's stamp is added to `sightings`. Raises `TemplateNotFound`, and `BadTemplateError`
-        if the file cannot be read.
+        The file's stamp is added to `first_stamps`. Raises `TemplateNotFound`, and
+        `BadTemplateError` if the file cannot be read.
         """
         if (stored_text := self.texts.get(name)) is not None:
             return stored_text
         path = self.resolve_path(name)
         # The stamp is taken before the file is read, so that it differs from the file's stamp if
         # the file changes in between.
-        self.sightings.setdefault(path, read_device_stamp(path))
+        self.first_stamps.setdefault(path, read_device_stamp(path))
         try:
             data = read_bytes(path)
         except (FileNotFoundError, NotADirectoryError):

@@ -381,11 +381,11 @@ class _ClosureSearch(ReachedHeaders):
         """Return the closure of a source, whose scan is `source_scan`. Raises `InputError`."""
         unmatched = []
         for pattern in extra:
-            has_match = False
-            for matches in self.headers.match_declared(pattern):
-                has_match |= self._add_matches(matches)
-            if not has_match:
+            has_matches = [self._add_matches(m) for m in self.headers.match_declared(pattern)]
+            if not any(has_matches):
                 unmatched.append(pattern)
+        # nvcc includes these by itself; only where a header of the project may be taken for one
+        # that they include, it matters which headers they reach.
         if self.headers.overlap.shadows:
             for name in self.headers.outside.implied:
                 self.resolve_include(Include(name, quoted=True), None)
@@ -398,6 +398,7 @@ class _ClosureSearch(ReachedHeaders):
             file = self.queue.pop()
             self._note_scan(file.scan, file)
             self.add_reached(self.headers.follow_includes(file, self.rendered))
+        # With `levels` this search is thrown away: one over deeper roots follows.
         if self.has_links and not self.levels:
             self._check_names(source)
         for operand, includer in [*self.operands.items()][:_MAX_NOTES]:

@@ -93,11 +93,11 @@ class Renderer:
             raise explain_error(error, template, {}, self._environment) from None
 
     @property
-    def sightings(self) -> Mapping[str, DeviceStamp]:
+    def first_stamps(self) -> Mapping[str, DeviceStamp]:
         """The stamp of every template that was asked for, by path, from before it was read."""
-        stamps = dict(self._loader.sightings)
+        stamps = dict(self._loader.first_stamps)
         for renderer in self._styled.values():
-            for path, stamp in renderer.sightings.items():
+            for path, stamp in renderer.first_stamps.items():
                 # If two styles have read a file, its first stamp shows a change in between.
                 stamps.setdefault(path, stamp)
         return stamps

@@ -153,6 +153,7 @@ def _read_pieces(
     `FileTooLargeError` above `limit` bytes."""
     handle = open_regular(path, follow=follow)
     try:
+        # Most files fit into the first, small piece.
         size, remaining = _FIRST, limit
         # One byte more than is allowed shows that the file is too large, whatever `stat` says: the
         # kernel's own files have the size 0.

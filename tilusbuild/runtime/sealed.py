@@ -38,7 +38,8 @@ def seal_json(value: Mapping[str, Any]) -> bytes:
 
 def unseal_json(data: bytes) -> dict[str, Any]:
     """Return the value of any bytes, or raise `CorruptFileError`."""
-    # From the right: a string of the value may have the same bytes.
+    # `start` is the value's text without its last bytes, `_END`; `end` is the digest and the rest.
+    # From the right: a string of the value may have the same bytes as the seal.
     start, seal, end = data.rpartition(_SEAL)
     if not seal or not end.endswith(_SEAL_END) or len(data) > _LIMIT:
         raise CorruptFileError("no seal")

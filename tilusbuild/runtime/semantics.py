@@ -249,7 +249,7 @@ def chain_comparisons(
     return evaluate_chain
 
 
-def test_membership(item: Function, choices: Sequence[Function], *, negated: bool) -> Function:
+def make_membership(item: Function, choices: Sequence[Function], *, negated: bool) -> Function:
     """Return the function of `item in [choices]`; of `not in` with `negated`."""
 
     def evaluate_membership(env: Mapping[str, Any]) -> Value:
@@ -337,7 +337,7 @@ def _build_operation(kind: object, parts: list[Any], depth: int) -> Function:
             pairs = zip(rest[::2], rest[1::2], strict=True)
             return chain_comparisons(build(first), [(COMPARE[op], build(x)) for op, x in pairs])
         case "in", [item, choices, negated]:
-            return test_membership(build(item), [*map(build, choices)], negated=negated is True)
+            return make_membership(build(item), [*map(build, choices)], negated=negated is True)
         case "and" | "or", [_, *_]:
             return combine_conditions([*map(build, parts)], stop=kind == "or")
         case "if", [condition, if_true, if_false]:

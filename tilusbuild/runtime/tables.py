@@ -86,10 +86,10 @@ def read_serving_tables(script: Script) -> TableFile:
     """Return a script's table file with the committed rows added to its tables. Raises
     `CorruptCacheError`."""
     table_file = read_dispatch_table(script)
-    return table_file._replace(tables=merge_committed(script, table_file))
+    return table_file._replace(tables=add_committed_rows(script, table_file))
 
 
-def merge_committed(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
+def add_committed_rows(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
     """Return the tables of the file with the committed rows added. For a device and a bucket that
     both have, the file's row stays. Committed rows of programs that are refused or not built are
     left out. Raises `CorruptCacheError`."""
@@ -97,6 +97,7 @@ def merge_committed(script: Script, own: TableFile) -> tuple[DeviceTable, ...]:
         return own.tables
     path = os.path.join(script.path, script_file.FILE)
     excluded = explain_refusals(script.programs, own.refused).keys() | script.not_built.keys()
+    # A row that is not what the builder writes shows in any of these errors.
     try:
         origin = str(script.committed["from"])
         merged = []

@@ -115,7 +115,7 @@ class Argument(Struct, frozen=True):
         dims = (dim.canonical if isinstance(dim, Expr) else str(dim) for dim in self.dims)
         return f"{self.dtype}*[{', '.join(dims)}]"
 
-    def format_text(self) -> str:
+    def format_line(self) -> str:
         """Return the argument's line in `program.txt`."""
         words = [f"{self.name}: {'in' * self.inout}{'out ' * self.out}{self.format_type()}"]
         if self.is_dimension:
@@ -178,4 +178,4 @@ class Signature(Struct, frozen=True):
 
     def format_text(self) -> str:
         """Return the canonical text: a line for each argument, each ended by a newline."""
-        return "".join(argument.format_text() + "\n" for argument in self.arguments)
+        return "".join(argument.format_line() + "\n" for argument in self.arguments)

@@ -225,6 +225,7 @@ def join_arguments(arguments: Iterable[Argument], constants: Collection[str] = (
     required_names = {
         dim for argument in declared if not argument.optional for dim in argument.dims or ()
     }
+    # Each pass needs what the one before it has learnt of all arguments.
     strides: set[str] = set()
     for argument in declared:
         with _name_in_errors(argument):

@@ -120,11 +120,13 @@ class KernelSource:
         aliases: dict[str, str] = {}
         stack = [(self._root, True)]
         while stack:
-            node, is_outer = stack.pop()
+            node, is_global = stack.pop()
             if node.type in ("preproc_def", "type_definition", "alias_declaration"):
                 name, type_ = _read_alias(node)
+                # With `#ifndef T` above `#define T float`, the command line may say what T is. A
+                # macro that has no words is no type: it guards a header.
                 guard = node.parent.child_by_field_name("name") if node.parent else None
-                is_decided = is_outer and (not type_ or _text(guard) != name)
+                is_decided = is_global and (not type_ or _text(guard) != name)
                 is_same = aliases.get(name, type_) == type_
                 aliases[name] = type_ if is_decided and is_same else _UNDECIDED
             elif node.type == "preproc_function_def":
@@ -132,11 +134,13 @@ class KernelSource:
             elif node.type == "preproc_include":
                 path = node.child_by_field_name("path")
                 self.is_open |= path is not None and path.type == "string_literal"
+            # What the body of a function declares is not seen outside; one that cannot be parsed
+            # may be more than a body.
             elif node.type != "compound_statement" or node.has_error:
-                inner = is_outer and not node.type.endswith(
+                are_global = is_global and not node.type.endswith(
                     ("namespace_definition", "_specifier", "compound_statement")
                 )
-                stack += [(child, inner) for child in node.children]
+                stack += [(child, are_global) for child in node.children]
         return aliases
 
     def list_assigned_arrays(self) -> set[str]:

@@ -301,12 +301,12 @@ def _make_condition_rules(
             continue
         title = ", ".join(parameter.names)
         expr = _to_bool(_fold_rule(title, parameter.when, constants))
-        needed = _union_needs(expr, needs)
-        if position in needed:
+        condition_needs = _union_needs(expr, needs)
+        if position in condition_needs:
             raise SpaceError(f'the condition of "{title}" depends on "{title}" itself', rule=title)
-        yield Rule(
-            title, position=-1, expr=expr, needs=needed | {position}, pinned_parameter=position
-        )
+        # The parameter's own row decides, too: the pinned one where the condition is false.
+        rule_needs = condition_needs | {position}
+        yield Rule(title, position=-1, expr=expr, needs=rule_needs, pinned_parameter=position)
 
 
 def _union_needs(expr: Expr, needs: Mapping[str, frozenset[int]]) -> frozenset[int]:

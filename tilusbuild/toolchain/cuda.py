@@ -23,7 +23,7 @@ from tilusbuild.state.digests import Digests
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import ToolFile
 from tilusbuild.toolchain.nvrtc_places import list_wheel_roots
-from tilusbuild.toolchain.probe import Probe, ProbeError, raise_shortage
+from tilusbuild.toolchain.probe import Probe, ProbeError, reraise_shortage
 
 # `#$ TOP=/usr/local/cuda/bin/..`
 _VARIABLE = re.compile(r"^#\$ ([_A-Z]+)=(.*)$", re.MULTILINE)
@@ -120,7 +120,7 @@ def examine_toolkit(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     try:  # a shortage of the machine is not a defect of the toolkit, and ends the search
         return _examine_nvcc(nvcc, probe, ccbin)
     except (ProbeError, OSError) as error:
-        raise_shortage(error)
+        reraise_shortage(error)
         raise RejectedError(str(error)) from error
 
 

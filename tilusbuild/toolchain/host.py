@@ -26,7 +26,7 @@ from tilusbuild.toolchain.probe import (
     Probe,
     ProbeError,
     ToolFiles,
-    raise_shortage,
+    reraise_shortage,
 )
 
 WRAPPERS = ("ccache", "sccache", "distcc", "icecc", "colorgcc")
@@ -135,7 +135,7 @@ def find_host(
     try:
         return _examine_drivers(probe, cxx, cc)
     except (ProbeError, OSError) as error:
-        raise_shortage(error)
+        reraise_shortage(error)
         raise _make_missing_error(
             f"{cxx}: {error}", f"apt install --reinstall {name}", place
         ) from error

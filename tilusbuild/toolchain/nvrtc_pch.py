@@ -147,8 +147,8 @@ class PrecompiledHeaders:
                 record.seconds = time.process_time() - began
             return answer
         includes, rest = source[: record.size], source[record.size :]
-        # NVRTC skips the text up to the pragma, which `_create_file` has at the same place. The
-        # source does not have the pragma's line, so `#line` follows it.
+        # NVRTC finds what to skip by the pragma, which `_create_file` put at the same place. The
+        # pragma adds a line to the source: `#line` sets the number of the next one right again.
         line_directive = b'#line %d "source.cu"\n' % (includes.count(b"\n") + 1)
         text = includes + _HEADER_STOP + line_directive + rest
         options = [*options, "--use-pch=" + _format_fd_path(record.handle), "--pch-messages=false"]

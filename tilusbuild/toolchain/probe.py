@@ -46,12 +46,12 @@ class ProbeError(Exception):
     status: int | None = None
 
 
-def raise_shortage(error: ProbeError | OSError) -> None:
+def reraise_shortage(error: ProbeError | OSError) -> None:
     """Raise the error again if it reports a shortage of the machine; return for any other."""
-    if not isinstance(error, OSError):
-        return
     # Tools may be started by this interpreter: if it is missing, nothing is wrong with the tool.
-    if error.errno in _SHORTAGES or error.filename == sys.executable:
+    if isinstance(error, OSError) and (
+        error.errno in _SHORTAGES or error.filename == sys.executable
+    ):
         raise error
 
 
@@ -66,7 +66,7 @@ def run_in_temporary_directory(runner: Runner, command: Command) -> CompletedCom
         try:
             return runner.run(command)
         except OSError as error:
-            raise_shortage(error)
+            reraise_shortage(error)
             raise ProbeError(f"cannot be started: {error.strerror or error}") from error
 
 
@@ -106,7 +106,7 @@ class Probe(Struct, frozen=True):
         try:
             digest = self.memory.digest_file(program)
         except OSError as error:
-            raise_shortage(error)
+            reraise_shortage(error)
             raise ProbeError(error.strerror or str(error)) from error
         # A driver looks for its parts beside its real path, and beside the path that was typed.
         identity = (digest, os.path.realpath(program), program, self.library_path, *arguments)
@@ -160,7 +160,7 @@ class Probe(Struct, frozen=True):
                 f"{self.memory.digest_file(path)} {os.path.realpath(path)}" for path in files.read
             ]
         except OSError as error:
-            raise_shortage(error)
+            reraise_shortage(error)
             return ""
         # Normally none: a file that the tool looked for in vain may exist by now.
         lines += [path for path in files.absent if self.memory.has_file(path)]

@@ -108,7 +108,7 @@ class Session:
         with catch_signals(self._inbox.put):
             try:
                 self._project.cache.ensure_complete()
-                self._plan_project()
+                self._build_anew()
                 while self._signal is None:
                     self._handle_next()
             finally:
@@ -134,7 +134,7 @@ class Session:
         if changed_since is not None:
             self._check_files(changed_since)
         if self._signal is None and self._is_stale:
-            self._plan_project()
+            self._build_anew()
 
     def _is_idle(self) -> bool:
         waits = self._is_stale or self._detector.is_hinted
@@ -186,13 +186,14 @@ class Session:
 
     # Planning.
 
-    def _plan_project(self) -> None:
+    def _build_anew(self) -> None:
         """End the command, plan the project as it is, and build the plan. Watch the plan's paths,
         and check them for changes since it was begun.
 
         A mistake in the project is reported, and the last plan stays.
         """
         self._cancel_command()
+        # Durations are monotonic; stamps of files are compared with the clock of their file system.
         began_at, started = time.monotonic(), self._project.clock.read_time()
         self._saved_at = self._changed_at or began_at
         self._is_stale, self._changed_at = False, None

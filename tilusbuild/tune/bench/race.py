@@ -104,7 +104,7 @@ class Race:
         self._session.restart_questions()
         search_programs(self._work, self._quota, self._look_at, seed)
         max_rounds = self._session.rounds
-        # With fewer rounds than the first stage has, the second stage adds none.
+        # Rounds count from the race's begin: with few of them, the second stage adds none.
         stages = ((min(_FIRST_ROUNDS, max_rounds), _FIRST_FACTOR), (max_rounds, _LAST_FACTOR))
         for rounds, factor in stages:
             self._run_rounds(_select_within(self._score_programs(), factor), rounds)
