@@ -123,8 +123,8 @@ class KernelSource:
             node, is_global = stack.pop()
             if node.type in ("preproc_def", "type_definition", "alias_declaration"):
                 name, type_ = _read_alias(node)
-                # With `#ifndef T` above `#define T float`, the command line may say what T is. A
-                # macro that has no words is no type: it guards a header.
+                # With `#ifndef T` above `#define T float`, the command line may say what T is.
+                # A macro without words guards a header, and means none of the types.
                 guard = node.parent.child_by_field_name("name") if node.parent else None
                 is_decided = is_global and (not type_ or _text(guard) != name)
                 is_same = aliases.get(name, type_) == type_
