@@ -1,6 +1,7 @@
 """The mistakes of a new user's first week, with the whole message of each: `new_user.txt`.
 
-Each is a change of the README's example: a file, the text that is there and the text in its place.
+Each is a change of the README's example: a file, the text that is there (none of a new file) and
+the text in its place.
 The message is what the command prints, or what the call raises. There is one error, the true one,
 in its place.
 """
@@ -59,6 +60,8 @@ def read_message(project: Project, edits: str, command: str) -> str:
     for name, old, new in EDIT.findall(edits):
         if name == "environment":
             project.environment[old] = new
+        elif old == "":
+            project.write(name, new)
         else:
             project.edit(name, unescape(old), unescape(new))
     if command.startswith("build"):

@@ -107,6 +107,33 @@ def test_what_the_text_does_not_say_is_not_compared(tmp_path: Path, args: str, k
     assert read_message(tmp_path, args, kernel) == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "is_known"),
+    [
+        ("CPP", True),
+        ("static CPP", True),
+        ('extern "C" void k(const float *x, float *y, int n);\nCPP', False),
+        ('#ifdef __cplusplus\nextern "C" {\n#endif\nCPP\n#ifdef __cplusplus\n}\n#endif', False),
+        ('#include "k.h"\nCPP', False),
+        ("API CPP", False),
+        ("{{ linkage }} CPP", False),
+        ("CPP" + HOST.replace("k(", "k2("), True),
+        ("void helper() {}\n" + HOST, False),
+    ],
+)
+def test_a_function_of_the_cpu_that_is_cpp(tmp_path: Path, text: str, is_known: bool) -> None:
+    (tmp_path / "k.cc.j2").write_text(text.replace("CPP", HOST.removeprefix('extern "C" ')))
+    (tmp_path / "tilus.toml").write_text(
+        'edition = 1\ntarget.t.arch = "cpu"\n[script.k]\ntemplate = "k.cc.j2"\nkernel = "k"\n'
+        f"args = {{ {RIGHT} }}\n"
+    )
+    if is_known:
+        with pytest.raises(InputError, match=r'k.cc.j2:1:\d+: error: target "t" calls'):
+            load_manifest(str(tmp_path / "tilus.toml"))
+    else:
+        load_manifest(str(tmp_path / "tilus.toml"))
+
+
 def test_a_constant_that_is_a_type_is_compared_by_its_values(tmp_path: Path) -> None:
     args = 'x = "t*[n]", y = "u*[n]", n = "i32"'
     assert read_message(tmp_path, args, more='params = { t = "f32", u = "f32" }') == ""

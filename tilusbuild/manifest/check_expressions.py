@@ -19,7 +19,7 @@ from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.expr.tree import is_number
 from tilusbuild.manifest.arguments import make_argument
-from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.checks import MAX_MISTAKES, Checks
 from tilusbuild.manifest.names import COSTS, split_linked_names
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script import as_row
@@ -147,11 +147,15 @@ def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection
     Names come from the file, so that an entry with a mistake still declares its name.
     """
     arguments = frozenset(checks.list_names(*path, "args"))
-    non_integers = {name for name, arg in script.args.items() if not _may_be_integer(arg.type)}
-    sections = {"sizes": arguments - non_integers}
+    types = {name: _parse_type(arg.type) for name, arg in script.args.items()}
+    non_integers = {name for name, argument in types.items() if not _may_be_integer(argument)}
+    sections = {}
     for section in _STATIC_SECTIONS:
         override_names = checks.list_names(*path, "override", target, section)
         sections[section] = frozenset(checks.list_names(*path, section) + override_names)
+    # A dimension that is nowhere declared is reported with its shape, and not at each use.
+    dimensions = {dim for each in types.values() for dim in each.dims or () if isinstance(dim, str)}
+    sections["sizes"] = (arguments | (dimensions - sections["params"])) - non_integers
     strides = {stride for arg in script.args.values() for stride in arg.strides or ()}
     return NameScope(
         sections,
@@ -163,15 +167,18 @@ def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection
     )
 
 
-def _may_be_integer(type_text: str) -> bool:
-    """Return whether a type is an integer scalar, or may be one: a constant, or a mistake."""
+def _parse_type(text: str) -> Argument:
+    """Return an argument of a type; of one with a mistake, the stand-in, an integer."""
     try:
-        argument = parse_argument(Argument("_", type_text))
+        return parse_argument(Argument("_", text))
     except SignatureError:
-        return True  # reported already: the name counts as right
-    return not (
-        argument.is_tensor or argument.dtype in _NON_INTEGER_TYPES or is_struct(argument.dtype)
-    )
+        return _STAND_IN
+
+
+def _may_be_integer(argument: Argument) -> bool:
+    """Return whether an argument is an integer scalar, or may be one, as its type is a constant."""
+    is_other_dtype = argument.dtype in _NON_INTEGER_TYPES or is_struct(argument.dtype)
+    return not (argument.is_tensor or is_other_dtype)
 
 
 _NON_INTEGER_TYPES = FLOATS | {"bool", POINTER, TENSOR_MAP}
@@ -348,8 +355,8 @@ def _check_arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
         except ExprError:
             pass  # an expression of a tensor map, which has been checked by itself
     # `join_arguments` stops at the first mistake. So an argument with one gives place to the
-    # stand-in, and the rest is joined again.
-    for _ in script.args:
+    # stand-in, a dimension that is not declared is declared, and all is joined again.
+    for _ in range(MAX_MISTAKES):
         try:
             named = [replace(argument, name=name) for name, argument in arguments.items()]
             join_arguments(named, constants)
@@ -357,7 +364,7 @@ def _check_arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
         except SignatureError as error:
             name = error.argument or ""
             _add_signature_error(checks, path, name, error, script)
-            arguments[name] = _STAND_IN
+            arguments[error.undeclared or name] = _STAND_IN
 
 
 # For an argument whose mistake is reported: others may use it as a dimension.

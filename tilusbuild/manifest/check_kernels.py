@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from tilusbuild.errors import did_you_mean
+from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.manifest.arguments import make_argument
 from tilusbuild.manifest.checks import Checks
+from tilusbuild.manifest.reading import KernelTemplate
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER
 from tilusbuild.runtime.structs import is_struct
@@ -28,18 +29,20 @@ _Difference: TypeAlias = tuple[Path, str, str]
 
 def check_kernels(checks: Checks) -> None:
     """Report arguments that differ from the declaration of their kernel and, for a cpu target, of
-    its function."""
+    its function. Report C++ functions that such a target would call."""
     for path, name, script in checks.list_scripts():
-        template = checks.templates.get(name)
+        template, targets = checks.templates.get(name), checks.list_known_targets(name)
+        cpu_targets = [target for target in targets if checks.manifest.targets[target].is_cpu]
+        if cpu_targets and script.kernel is not None:
+            _check_linkage(checks, path, script.kernel, template, cpu_targets[0])
         if template is None or script.kernel is None:
             continue
         try:
             arguments = [make_argument(key, arg) for key, arg in script.args.items()]
         except (SignatureError, ExprError):
             continue  # `check_expressions` reports it
-        targets = checks.list_known_targets(name)
         differences: dict[Path, tuple[str, str]] = {}
-        for is_cpu in {checks.manifest.targets[target].is_cpu for target in targets}:
+        for is_cpu in {target in cpu_targets for target in targets}:
             passed = [a for a in arguments if (a.tile is None if is_cpu else a.is_parameter)]
             dtypes = {a.name: _list_dtypes(a, script, targets) for a in passed}
             found: list[_Difference] = []
@@ -55,6 +58,25 @@ def check_kernels(checks: Checks) -> None:
             add_error = checks.add_value_error if "type" in keys[1:] else checks.add_key_error
             add_error((*path, "args", *keys), message, hint)
             checks.unread.add(name)
+
+
+def _check_linkage(
+    checks: Checks, path: Path, kernel: str, template: KernelTemplate | None, target: str
+) -> None:
+    """Report a kernel with a C++ name for a cpu target, at its functions where the text has all."""
+    message = f'target "{target}" calls a function by its C name, and this is a C++ one'
+    hint = 'declare it extern "C", or say which targets it is for: targets = […]'
+    places: list[Place] = []
+    # A header may have a prototype, and with it the linkage.
+    if template and template.is_whole and not checks.manifest.include_dirs_for(str(path[1])):
+        for is_global in (True, False):
+            declared = template.find_functions(kernel, is_global=is_global)
+            if not any(function.is_c for function in declared):
+                places += map(template.locate, declared)
+    for place in places:
+        checks.add_error(place, message, hint)
+    if not places and (":" in kernel or "<" in kernel):
+        checks.add_value_error((*path, "kernel"), message, hint)
 
 
 def _list_dtypes(
@@ -91,12 +113,15 @@ def _find_differences(
     own_names = [argument.name for argument in arguments]
     if len(arguments) != len(parameters):
         # A tensor map is seldom called as its parameter.
-        other_names = [a.name for a in arguments if a.name not in names and a.tile is None]
+        others = [a for a in arguments if a.name not in names and a.tile is None]
         missing_names = [name for name in names if name not in own_names]
-        if other_names and "" not in names:
-            hint = did_you_mean(other_names[0], missing_names, max_listed=0)
-            message = f'"{kernel}" has no parameter "{other_names[0]}"'
-            yield (other_names[0],), message, hint or declaration
+        if others and "" not in names:
+            name = others[0].name
+            message = f'"{kernel}" has no parameter "{name}"'
+            # `parameter = false` is of the kernel: the cpu makes no tensor maps of such arguments.
+            message += "" if others[0].is_parameter else ", and a cpu function takes all arguments"
+            hint = did_you_mean(name, missing_names, max_listed=0)
+            yield (name,), message, hint or declaration
         else:
             message = f'"{kernel}" has {len(names)} parameters, and args declares {len(own_names)}'
             yield (), message, declaration

@@ -132,20 +132,13 @@ def _check_form(checks: Checks, path: Path, name: str, script: ScriptSection) ->
         why = "a kernel is launched through the driver: its library has no CUDA runtime"
         checks.reject_keys(path, ("cudart",), "scripts with an entry", why)
         if has_kernel:
-            _check_launch(checks, path, name, script)
+            _check_launch(checks, path, name)
 
 
-def _check_launch(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
-    """Report GPU kernels without a grid or a block, and C++ kernels for a cpu target."""
-    kernel = script.kernel or ""
+def _check_launch(checks: Checks, path: Path, name: str) -> None:
+    """Report kernels for a GPU target without a grid or a block."""
     for target in checks.list_known_targets(name):
         if checks.manifest.targets[target].is_cpu:
-            if ":" in kernel or "<" in kernel:
-                checks.add_value_error(
-                    (*path, "kernel"),
-                    f'target "{target}" calls a function by its C name, and this is a C++ one',
-                    'declare it extern "C", or say which targets it is for: targets = […]',
-                )
             continue
         # An override may set one of the two keys, and the script the other.
         tables = [(*path, "launch"), (*path, "override", target, "launch")]
@@ -199,7 +192,9 @@ def _check_group(checks: Checks, path: Path, script: ScriptSection, group: tuple
 def check_toolchain(checks: Checks, path: Path, name: str | None) -> None:
     """Check that a toolchain is declared where it is asked for."""
     toolchain_names = checks.list_keys(*NAMED)
-    if name is not None and name not in toolchain_names:
+    # A table [toolchain.NAME] is reported as an unknown key.
+    is_misplaced = name not in NAMED and checks.list_keys("toolchain", name or "")
+    if name is not None and name not in toolchain_names and not is_misplaced:
         hint = (
             did_you_mean(name, toolchain_names)
             or f"a toolchain is declared as [toolchain.named.{name}]"

@@ -115,10 +115,12 @@ class KernelTemplate:
         texts = ", ".join(parameter.text for parameter in function.parameters)
         return f"{self.shown}:{function.line}: {function.plain}({texts})"
 
-    def locate_kernel(self, kernel: DeclaredKernel) -> Place:
-        """Return the place of a kernel's `__global__` in the template."""
-        text = self.lines[kernel.line - 1]
-        return Place(self.shown, kernel.line, kernel.column, text, width=len("__global__"))
+    def locate(self, function: DeclaredKernel) -> Place:
+        """Return the place in the template of a kernel's `__global__`, or of a host function's
+        name."""
+        text = self.lines[function.line - 1]
+        width = len("__global__" if function.is_global else function.plain)
+        return Place(self.shown, function.line, function.column, text, width=width)
 
 
 def _digest_machine_archs() -> str:
@@ -227,7 +229,7 @@ def _complete_script(
     if not kernels:
         yield from _explain_missing_kernel(document, name, kernel_name, template, untyped_names)
         return
-    kernel, place = kernels[0], template.locate_kernel(kernels[0])
+    kernel, place = kernels[0], template.locate(kernels[0])
     parameter_names = {parameter.name for parameter in kernel.parameters}
     declared_names = {name for name, arg in args.items() if _is_parameter(arg)}
     has_all_names = declared_names >= parameter_names or not declared_names <= parameter_names
@@ -243,7 +245,7 @@ def _complete_script(
     problem = "" if kernel_name and kernel.is_template else kernel.problem
     hint = f"write args in {table}"
     if len({(declaration.name, declaration.parameters) for declaration in kernels}) > 1:
-        lines = (f'"{item.plain}" in line {template.locate_kernel(item).line}' for item in kernels)
+        lines = (f'"{item.plain}" in line {template.locate(item).line}' for item in kernels)
         problem = f"{len(kernels)} kernels are declared: {', '.join(lines)}"
         if kernel_name is None:
             hint = f'write kernel = "{kernel.name}" in {table}, or another one'
@@ -302,7 +304,7 @@ def _explain_missing_kernel(
         place = document.locate_key(*path)
         yield Diagnostic(f"{message} __global__ function to read", place, FORMS_HINT)
         return
-    names = [function.plain for function in template.functions]
+    names = [f.plain for f in template.functions if f.is_global or f.is_c]
     plain_name = kernel.partition("<")[0].rpartition("::")[2]
     # The function of a cpu target, a name with an expression, and one behind a macro may be meant.
     is_written = plain_name in re.findall(r"\w+", "\n".join(template.lines)) or "{" in kernel

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Raw, Struct, msgpack
 from msgspec.structs import replace
 
-from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.errors import Diagnostic, InputError, input_error
 from tilusbuild.expr import Expr, Value
 from tilusbuild.expr.tree import Compare, Const, Name
+from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.plan.model import (
     PlanSelection,
@@ -141,29 +142,29 @@ def locate_space_error(
 ) -> InputError:
     """Return a space's error as one of the manifest, at the place of its rule, parameter or
     table."""
-    return InputError(
-        Diagnostic(
-            f"{format_instance_name(script, params)} for {target}: {error.message}",
-            _find_rule_place(manifest, script, target, error.rule),
-            error.hint,
-        )
-    )
+    keys = _find_rule(manifest, script, target, error.rule)
+    # The script's own default is one mistake, whichever targets it is for.
+    of_instance = f"{format_instance_name(script, params)} for {target}: "
+    message = error.message if keys[2] == "default" else of_instance + error.message
+    return input_error(message, place=manifest.locate_key(*keys), hint=error.hint)
 
 
-def _find_rule_place(manifest: Manifest, script: str, target: str, rule: str | None) -> Place:
-    """Return the place of a rule or parameter in the manifest; for None that of the space."""
+def _find_rule(manifest: Manifest, script: str, target: str, rule: str | None) -> Path:
+    """Return the keys of a rule or parameter in the manifest; for None those of the space."""
     owner = manifest.scripts[script]
-    # In this order, since a rule of the manifest may have the name of a parameter.
+    # In this order, since a rule of the manifest may have the name of a parameter. A parameter of a
+    # T1 file may be named by a default alone.
     tables = {
         "restrict": owner.restrict_for(target),
         "derived": owner.derived_for(target),
         "space": owner.space_for(target),
         "params": owner.params,
+        "default": owner.default_for(target),
     }
     for table, names in tables.items():
         if rule is not None and rule in names:
-            return manifest.locate_key(*manifest.resolve_override(script, target, table, rule))
-    return manifest.locate_key(*manifest.resolve_override(script, target, "space"))
+            return manifest.resolve_override(script, target, table, rule)
+    return manifest.resolve_override(script, target, "space")
 
 
 def report_spaces(

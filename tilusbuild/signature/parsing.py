@@ -342,12 +342,16 @@ def _check_dim(dim: Dim, by_name: Mapping[str, Argument], constants: Collection[
         if scalar is None:
             if "." in name:  # arch.number, target.kind
                 raise SignatureError(f"a shape cannot depend on {name}: it is the caller's")
-            scalars = [a.name for a in by_name.values() if a.dims is None]
-            raise SignatureError(
+            known = [a.name for a in by_name.values() if get_integer_limits(a.dtype)] + [*constants]
+            own = f'args.{name} = {{ type = "i64", parameter = false }}'
+            error = SignatureError(
                 f'dimension "{name}" is neither an argument nor a constant of the script',
-                hint=did_you_mean(name, [*scalars, *constants])
-                or f'declare it among the arguments: {name} = "i32"',
+                hint=did_you_mean(name, known, max_listed=0)
+                or f"known: {', '.join(known) or 'none'}\n"
+                f"or declare it: {own}, if the kernel does not take it",
             )
+            error.undeclared = name
+            raise error
         if scalar.dims is not None or get_integer_limits(scalar.dtype) is None:
             raise SignatureError(
                 f'dimension "{name}" is {scalar.format_type()}: a dimension is an integer argument'

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
@@ -49,6 +49,11 @@ _ENDS = (*_BODIES, "}", ";")
 """The nodes that end the head of a declaration."""
 _VARIABLES = {"__constant__", "__device__"}
 _STORAGE = _VARIABLES | {"static", "extern"}
+_CPP_HEAD = {"void", "static", "inline"}
+"""The words before the name of a function that is C++ for certain: no macro is among them."""
+
+_Names: TypeAlias = set[tuple[str, bool]]
+"""Names of functions, each with whether it is a kernel: a template has one of each."""
 
 
 class KernelParameter(Struct, frozen=True):
@@ -81,7 +86,12 @@ class DeclaredKernel(Struct, frozen=True):
     is_template: bool = False
     has_body: bool = True
     is_global: bool = True
-    """False: a function of the host with C linkage, which a `cpu` target may call."""
+    """False: a function of the host. A `cpu` target may call one of C linkage."""
+
+    @property
+    def is_c(self) -> bool:
+        """Whether it has C linkage, so that its name in the object is the one in the source."""
+        return "::" not in self.name
 
     @property
     def plain(self) -> str:
@@ -107,8 +117,8 @@ class KernelSource:
         functions = list(self._read_functions())
         defined = {function.name for function in functions if function.has_body}
         self.functions = [f for f in functions if f.has_body or f.name not in defined]
-        """The kernels, and the host's functions of C linkage. One with a body stands for its
-        prototypes."""
+        """The kernels, and the host's functions: of C linkage, and of C++ those without a result.
+        One with a body stands for its prototypes."""
         self.kernels = [function for function in self.functions if function.is_global]
 
     def _read_aliases(self) -> dict[str, str]:
@@ -159,7 +169,7 @@ class KernelSource:
 
     def _read_functions(self) -> Iterator[DeclaredKernel]:
         scopes: list[str] = []
-        c_names: set[str] = set()
+        c_names: _Names = set()
         head: list[Node] = []
         """The tokens since the last of `_ENDS`."""
         for token in _list_tokens(self._root):
@@ -184,15 +194,16 @@ class KernelSource:
             head = []
 
     def _read_function(
-        self, head: Sequence[Node], scopes: Sequence[str], c_names: set[str], has_body: bool
+        self, head: Sequence[Node], scopes: Sequence[str], c_names: _Names, has_body: bool
     ) -> DeclaredKernel | None:
-        """Return the function that the tokens `head` declare, inside of `scopes`; None if that is
-        not a kernel and not of C linkage. Its name is added to `c_names` if it has C linkage."""
+        """Return the function that the tokens `head` declare, inside of `scopes`; None if it is not
+        one of `self.functions`. Its name is added to `c_names` if it has C linkage."""
         kinds = [token.type for token in head]
         is_global = "__global__" in kinds
         is_c = _C in scopes or _name_scope(head) == _C
         opening, closing = _find_parameters(head)
-        if not is_global and (not is_c or opening < 2 or "" in scopes):
+        is_cpp = not scopes and has_body and _CPP_HEAD.issuperset(map(_text, head[: opening - 1]))
+        if not is_global and (not (is_c or is_cpp) or opening < 2 or "" in scopes):
             return None
         template = _list_template_words(head)
         if template is not None and not template:
@@ -216,10 +227,10 @@ class KernelSource:
             elif "namespace" in names:
                 problem = f'"{name}" is in a namespace without a name'
         if is_c:
-            c_names.add(name)
+            c_names.add((name, is_global))
         row, column = self._locate(start)
         # A definition has the linkage of its prototype.
-        is_c = is_c or (not names and name in c_names)
+        is_c = is_c or (not names and (name, is_global) in c_names)
         return DeclaredKernel(
             name if is_c else "::".join([*names, name]) if names else f"::{name}",
             tuple(parameters),
