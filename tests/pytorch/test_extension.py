@@ -86,6 +86,63 @@ def test_a_setup_py(tmp_path: Path) -> None:
     assert run(other, tmp_path / "cache", "-c", get) == "52\n"
 
 
+THEIRS = """\
+from setuptools import setup
+{imports}
+setup(
+    name="theirs",
+    ext_modules=[CppExtension("_C", ["csrc/module.cpp"], extra_compile_args=["-DPLUS=2"])],
+    cmdclass={{"build_ext": {command}}},
+)
+"""
+TAKEN, BYPASSED = (
+    "tilusbuild: 1 sources: ",
+    "tilusbuild: bypassed, and torch's own commands compile",
+)
+OURS = "from tilusbuild.torch import CppExtension"
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("imports", "command", "message"),
+    [
+        # as in detectron2
+        (f"import torch\n{OURS}", "torch.utils.cpp_extension.BuildExtension", TAKEN),
+        (
+            f"from torch.utils.cpp_extension import BuildExtension as BE\n{OURS}",
+            "type('Build', (BE,), {}).with_options(use_ninja=False)",
+            TAKEN,
+        ),
+        (
+            "import tilusbuild.torch as cpp\nCppExtension = cpp.CppExtension",
+            "cpp.BuildExtension",
+            TAKEN,
+        ),
+        (
+            f"from setuptools.command.build_ext import build_ext\n{OURS}",
+            "build_ext",
+            f'{BYPASSED}: its cmdclass names another "build_ext"',
+        ),
+        (
+            f"import torch, tilusbuild.torch.extension as e\n{OURS}\ne.run = {{}}.__getitem__",
+            "torch.utils.cpp_extension.BuildExtension",
+            f"{BYPASSED}: it failed as said above",
+        ),
+    ],
+)
+def test_torchs_own_class_is_taken_over_or_said_to_be_bypassed(
+    tmp_path: Path, imports: str, command: str, message: str
+) -> None:
+    # given: a setup.py whose `build_ext` is not named as our page has it
+    place = project(tmp_path / "project")
+    (place / "setup.py").write_text(THEIRS.format(imports=imports, command=command))
+    # when: it is built, then: it is built by us, or it is said that it is not
+    said = run(place, tmp_path / "cache", "setup.py", "build_ext", "--inplace")
+    assert message in said
+    assert ("please report it" in said) == ("e.run" in imports)
+    assert [*place.glob("_C.*.so")]
+
+
 LOAD = """\
 import torch
 from tilusbuild.torch import load, load_inline
@@ -141,15 +198,21 @@ def test_the_pages_example(tmp_path: Path) -> None:
 
 
 @needs_torch
-def test_names_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_torchs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     theirs = importlib.import_module("torch.utils.cpp_extension")
     assert tilusbuild.torch.CUDAExtension is theirs.CUDAExtension
     with pytest.raises(AttributeError, match="no_such_name: neither"):
         _ = tilusbuild.torch.no_such_name
-    # when: torch builds in another way, then: it is said of which torch that is
+    # when: torch builds in another way, then: it does so, and it is said of which torch that is
     monkeypatch.delattr(theirs, "_run_ninja_build")
-    with pytest.raises(RuntimeError, match=r"does not know torch .*: its cpp_extension has no"):
+    with pytest.raises(AssertionError, match="one source is required"):
         tilusbuild.torch.load("x", [])
+    assert (
+        "bypassed, and torch's own commands compile: cpp_extension of torch"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")

@@ -1,8 +1,9 @@
 """tilusbuild for projects of PyTorch: `register` makes ops of a package's scripts, and the rest is
 `torch.utils.cpp_extension` with a cache: a project changes that import, and nothing else.
 
-`BuildExtension`, `load` and `load_inline` compile through tilusbuild; every other name is torch's.
-The only room that needs torch, which is imported when a name of it is first used.
+`load` and `load_inline` compile through tilusbuild; every other name is torch's, and the first one
+that is used makes torch's `BuildExtension` do so, wherever a setup.py has it from. The only room
+that needs torch, which is imported when a name of it is first used.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ __all__ = ["register"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return our `register`, `BuildExtension`, `load` or `load_inline`; any other name is that of
-    `torch.utils.cpp_extension`. Raises `ModuleNotFoundError` without torch."""
+    """Return our `register`, `load` or `load_inline`; any other name is that of
+    `torch.utils.cpp_extension`, whose `BuildExtension` then compiles through tilusbuild. Raises
+    `ModuleNotFoundError` without torch."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name in __all__:
@@ -26,10 +28,9 @@ def __getattr__(name: str) -> Any:
     # Not by `from`, which would ask this function for the module.
     extension = importlib.import_module("tilusbuild.torch.extension")
     try:
-        if name == "BuildExtension":
-            return extension.make_build_extension()
         if name in ("load", "load_inline"):
             return extension.wrap_load(name)
+        extension.take_over_setup()
         cpp_extension = extension.import_cpp_extension()
     except ModuleNotFoundError as error:
         if error.name != "torch":

@@ -2,11 +2,14 @@
 
 torch decides everything: flags, architectures, names, what is linked. It writes a `build.ninja`,
 and `build.build_ninja_file` runs in the place of ninja. That holds for threads within one of the
-functions of this module only: torch's own functions are unchanged.
+functions of this module only, and for all builds of torch's `BuildExtension` after
+`take_over_setup`: a setup.py may name that class, or a subclass, by any module. No mistake of ours
+fails a build: torch's own commands run then, and a line says so.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import sys
@@ -16,6 +19,7 @@ from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
 
+from tilusbuild.cli.boundary import ISSUES, report_exception
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.torch.build import BuildFailedError, NinjaRequest
 from tilusbuild.torch.build import build_ninja_file as run
@@ -24,6 +28,8 @@ _HOOK = "_run_ninja_build"
 _thread_state = threading.local()
 _running_setups: list[str] = []
 """The projects whose `setup.py` runs: setuptools may build extensions in threads."""
+_built_setups: set[str] = set()
+"""Those of which something was built by the hook."""
 
 
 @cache
@@ -35,18 +41,18 @@ def import_cpp_extension() -> Any:
 @contextmanager
 def _compile_through_tilusbuild() -> Iterator[None]:
     """Route the compiles that torch starts in this block, on this thread, through tilusbuild. The
-    hook stays in torch afterwards, and does nothing outside of such blocks. Raises `RuntimeError`
-    for a torch without the function to replace."""
-    original = getattr(import_cpp_extension(), _HOOK, None)
+    hook stays in torch afterwards, and does nothing outside of such blocks. A torch without the
+    function to replace compiles by itself, and a line says so."""
+    cpp_extension = import_cpp_extension()
+    original = getattr(cpp_extension, _HOOK, None)
     if original is None:
-        raise RuntimeError(
-            f"tilusbuild.torch does not know torch {import_cpp_extension().torch.__version__}: its"
-            f" cpp_extension has no {_HOOK}; import torch.utils.cpp_extension in its place, and"
-            " report it"
+        torch_name = f"torch {cpp_extension.torch.__version__}"
+        _report_bypass(
+            f"cpp_extension of {torch_name} has no {_HOOK}: please report it at {ISSUES}"
         )
     # Set once and never undone: another thread may be within a block.
-    if not hasattr(original, "of_tilusbuild"):
-        setattr(import_cpp_extension(), _HOOK, _make_hook(original))
+    elif not hasattr(original, "of_tilusbuild"):
+        setattr(cpp_extension, _HOOK, _make_hook(original))
     # A block may be within another: a module that `load` imports may call `load` itself.
     was_within_block = getattr(_thread_state, "block", False)
     _thread_state.block = True
@@ -56,64 +62,92 @@ def _compile_through_tilusbuild() -> Iterator[None]:
         _thread_state.block = was_within_block
 
 
+def _report_bypass(reason: str) -> None:
+    sys.stderr.write(f"tilusbuild: bypassed, and torch's own commands compile: {reason}\n")
+
+
 def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
     """Return a replacement of torch's `_run_ninja_build`. The replacement calls `original` outside
-    of blocks of `_compile_through_tilusbuild`, for HIP, and outside of Linux."""
+    of blocks of `_compile_through_tilusbuild`, for HIP, outside of Linux, and after an error that
+    is not the project's."""
 
     @wraps(original)
-    def run_ninja_build(build_directory: str, verbose: bool, error_prefix: str) -> None:
-        """Build by tilusbuild within its blocks, and by torch's own function elsewhere. Raises
-        `RuntimeError` with the messages of the tools."""
+    def run_ninja_build(*arguments: Any, **options: Any) -> None:
+        """Build as `original` does. Raises `RuntimeError` with the messages of the tools."""
         cpp_extension = import_cpp_extension()
         is_within_block = _running_setups or getattr(_thread_state, "block", False)
-        if not is_within_block or cpp_extension.IS_HIP_EXTENSION or not cpp_extension.IS_LINUX:
-            original(build_directory, verbose, error_prefix)
-            return
-        max_jobs = os.environ.get("MAX_JOBS", "")
-        request = NinjaRequest(
-            directory=os.path.abspath(build_directory),
-            name=_running_setups[-1] if _running_setups else "",
-            project_directory=os.getcwd() if _running_setups else "",
-            jobs=int(max_jobs) if max_jobs.isdigit() and int(max_jobs) else None,
-            out=sys.stdout if verbose else None,
-        )
-        try:
-            run(request)
-        except (BuildFailedError, TilusbuildError) as error:
-            text = error.render() if isinstance(error, TilusbuildError) else str(error)
-            # torch's own function raises this class, and callers such as setuptools show its text.
-            raise RuntimeError(f"{error_prefix}: {text}") from error
+        _built_setups.update(_running_setups)
+        if is_within_block and cpp_extension.IS_LINUX and not cpp_extension.IS_HIP_EXTENSION:
+            try:
+                _build_by_tilusbuild(*arguments, **options)
+                return
+            except BuildFailedError as error:
+                # torch's own function raises this class, and callers such as setuptools show it.
+                raise RuntimeError(str(error)) from error
+            except Exception as error:
+                report_exception(error, sys.argv)
+                _report_bypass("it failed as said above")
+        original(*arguments, **options)
 
     run_ninja_build.of_tilusbuild = True  # type: ignore[attr-defined]
     return run_ninja_build
 
 
+def _build_by_tilusbuild(build_directory: str, verbose: bool, error_prefix: str) -> None:
+    """Build what torch's `_run_ninja_build` builds of the same arguments. Raises
+    `BuildFailedError`, whose text begins with `error_prefix`."""
+    max_jobs = os.environ.get("MAX_JOBS", "")
+    request = NinjaRequest(
+        directory=os.path.abspath(build_directory),
+        name=_running_setups[-1] if _running_setups else "",
+        project_directory=os.getcwd() if _running_setups else "",
+        jobs=int(max_jobs) if max_jobs.isdigit() and int(max_jobs) else None,
+        out=sys.stdout if verbose else None,
+    )
+    try:
+        run(request)
+    except (BuildFailedError, TilusbuildError) as error:
+        text = error.render() if isinstance(error, TilusbuildError) else str(error)
+        raise BuildFailedError(f"{error_prefix}: {text}") from error
+
+
 @cache
-def make_build_extension() -> type:
-    """Return a subclass of torch's `BuildExtension` that compiles through tilusbuild. Raises
+def take_over_setup() -> None:
+    """Change torch's `BuildExtension` so that it, and each subclass, compiles through tilusbuild in
+    this process. When the process ends, report a setup.py that built extensions otherwise. Raises
     `ModuleNotFoundError` without torch."""
+    extension_class = import_cpp_extension().BuildExtension
+    original = extension_class.build_extensions
 
-    class BuildExtension(import_cpp_extension().BuildExtension):  # type: ignore[misc]
-        """torch's `BuildExtension`: its options and flags, and objects that come from the cache
-        where they were built before. `use_ninja=False` has no effect: it asks for no other objects,
-        only for one compile at a time."""
+    @wraps(original)
+    def build_extensions(self: Any) -> None:
+        """Build all extensions, with compiles from the cache. Raises what torch's method raises."""
+        # `use_ninja=False` asks for the same objects, one at a time. None is skipped for its time
+        # (`force`), since objects are compared by content.
+        if import_cpp_extension().is_ninja_available():
+            self.use_ninja = self.force = True
+        # The f-string makes a plain `str`: setuptools may return a subclass of it.
+        _running_setups.append(f"{self.distribution.get_name() or 'setup.py'}")
+        try:
+            with _compile_through_tilusbuild():
+                original(self)
+        finally:
+            _running_setups.pop()
 
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **{**kwargs, "use_ninja": True})
+    extension_class.build_extensions = build_extensions
+    atexit.register(_report_bypassed_setup)
 
-        def build_extensions(self) -> None:
-            """Build all extensions, with compiles from the cache. Raises the errors of torch's
-            method."""
-            # The f-string makes a plain `str`: setuptools may return a subclass of it.
-            _running_setups.append(f"{self.distribution.get_name() or 'setup.py'}")
-            try:
-                with _compile_through_tilusbuild():
-                    super().build_extensions()
-            finally:
-                _running_setups.pop()
 
-    BuildExtension.__module__, BuildExtension.__qualname__ = "tilusbuild.torch", "BuildExtension"
-    return BuildExtension
+def _report_bypassed_setup() -> None:
+    """Report a setup.py of this process that has built extensions, none of them by the hook."""
+    # setuptools keeps the distribution of the last `setup()` there.
+    setup = getattr(sys.modules.get("distutils.core"), "_setup_distribution", None)
+    if _built_setups or not (setup and setup.have_run.get("build_ext") and setup.ext_modules):
+        return
+    reason = 'its cmdclass names another "build_ext" than BuildExtension'
+    if not import_cpp_extension().is_ninja_available():
+        reason = "there is no ninja: pip install ninja"
+    _report_bypass(reason)
 
 
 @cache
