@@ -270,6 +270,32 @@ def test_a_makefile_says_what_it_would_run(project: Project) -> None:
     assert "undefined" not in found["inner"]
 
 
+def test_a_program_takes_the_place_of_no_library(project: Project) -> None:
+    """As in darknet: one name for a program, the archive that it links, and a library."""
+    # given: sources that are in an archive and in a library, and a program with a `main` of its own
+    project.write_all(dict.fromkeys(["src/main.c", "src/a.c", "src/b.cu"], ""))
+    project.write(
+        "Makefile",
+        "all: libnet.so libnet.a net\n"
+        "libnet.a: a.o b.o\n\tar rcs $@ $^\n"
+        "libnet.so: a.o b.o\n\tnvcc -shared $^ -o $@\n"
+        "net: main.o libnet.a\n\tg++ main.o libnet.a -lm -o $@\n"
+        "%.o: src/%.c\n\tgcc -c $< -o $@\n%.o: src/%.cu\n\tnvcc -arch=sm_80 -c $< -o $@\n",
+    )
+    # when: it is imported, then: each is what the other build makes, and the link is noted
+    printed = project.run("import", "Makefile").out
+    made = {
+        each["output"]: each["sources"]
+        for each in libraries_of(project).values()
+        if "output" in each
+    }
+    assert made == {
+        "libnet.so": ["src/a.c", "src/b.cu"], "libnet.a": ["src/a.c", "src/b.cu"],
+        "libnet_program.a": ["src/main.c"],
+    }  # fmt: skip
+    assert "g++ -Wl,--whole-archive libnet_program.a -Wl,--no-whole-archive libnet.a -lm" in printed
+
+
 def test_the_page_shows_what_becomes_of_its_makefile(tmp_path: Path) -> None:
     page = (ROOT / "docs/moving-in.md").read_text()
     project = Project(tmp_path / "ops")

@@ -2,7 +2,8 @@
 
 The output of one link command is one library. Its sources with other flags are a part of it, and an
 archive that it links is flattened into it. Objects that no command links are grouped by the name of
-their target, or by their flags. A program becomes an archive: its link is left to its build.
+their target, or by their flags. The own objects of a program become an archive: its link is left to
+its build, and the archives that it links are libraries.
 """
 
 from __future__ import annotations
@@ -84,13 +85,18 @@ def add_libraries(
     # All commands are read by now: a link may name a library that a later command makes.
     for product in outputs.products.values():
         product.resolve_own_libs(outputs)
-    all_inputs = {path for product in outputs.products.values() for path in product.inputs}
+    kinds_by_input: dict[str, set[str]] = {}
+    for product in outputs.products.values():
+        for path in product.inputs:
+            kinds_by_input.setdefault(path, set()).add(product.kind)
     linked_objects: set[str] = set()
     for product in outputs.products.values():
-        # An archive that another product links becomes a part of that library.
-        if product.kind == "static" and product.output in all_inputs:
+        # An archive that only libraries link becomes a part of these.
+        linking_kinds = kinds_by_input.get(product.output)
+        if product.kind == "static" and linking_kinds and "program" not in linking_kinds:
             continue
-        objects = [*outputs.list_objects(product, set())]
+        skipped_archives = {*outputs.products} if product.kind == "program" else set()
+        objects = [*outputs.list_objects(product, skipped_archives)]
         linked_objects.update(objects)
         reader.add_product(product, objects)
     unlinked_objects: dict[tuple[str, str], list[str]] = {}
@@ -130,11 +136,16 @@ class _LibraryReader(Struct):
             return
         if product.kind == "program":
             file_name = f"lib{file_name}.a"
-            libs = [*other_files, *(f"-l{lib}" for lib in product.arguments.libs)]
+            # A library of the other build may have that name, often the one that it links.
+            if os.path.join(os.path.dirname(product.output), file_name) in self.outputs.products:
+                file_name, name = f"lib{name}_program.a", f"{name}_program"
+            own_paths = filter(self.outputs.products.get, product.inputs)
+            libs = [*map(os.path.basename, own_paths), *other_files]
+            libs += (f"-l{lib}" for lib in product.arguments.libs)
             link = f"g++ -Wl,--whole-archive {file_name} -Wl,--no-whole-archive {' '.join(libs)}"
             self.draft.add_note(
-                f"{name} is a program: its objects are archived in {file_name}, and its link is"
-                f" left to you: {link}"
+                f"{os.path.basename(product.output)} is a program: its objects are archived in"
+                f" {file_name}, and its link is left to you: {link}"
             )
         output = self._to_output(os.path.join(os.path.dirname(product.output), file_name))
         self.add_library(
