@@ -373,8 +373,8 @@ def _is_option(source: Source, node: ast.AST) -> bool:
 
 
 def _rows(page: str) -> int:
-    """Rows of a page's tables that begin with a name in code."""
-    return sum(line.startswith("| `") for line in page.splitlines())
+    """Return how many rows of tables, and items of lists, begin with a name in code."""
+    return sum(line.startswith(("| `", "- `")) for line in page.splitlines())
 
 
 def _package(module: str) -> str:
