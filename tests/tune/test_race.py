@@ -1,6 +1,7 @@
 """The choice for a case, on recorded timings."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tilusbuild.tune.bench.race import (
     iterate_neighbors,
     search_programs,
 )
+from tilusbuild.tune.bench.scores import estimate_speedup
 from tilusbuild.tune.bench.session import (
     ROUNDS,
     Budget,
@@ -54,11 +56,11 @@ def log(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("times", "rounds", "samples", "winner"),
     [
-        ([1.0, 1.01, 1.1, 1.2, 1.4], ROUNDS, [32, 32, 4, 4, 1], 0),
+        ([1.0, 1.01, 1.1, 1.2, 1.4], ROUNDS, [32, 32, 4, 4, 2], 0),
         ([1.0, 1.01, 1.1], 8, [8, 8, 4], 0),
         ([1.0, 1.01, 1.1], 2, [2, 2, 2], 0),
-        ([1.2, 1.005, 1.0, 1.009], ROUNDS, [4, 32, 32, 32], 1),
-        ([1.4, 1.2, 1.0], ROUNDS, [1, 4, 32], 2),
+        ([1.2, 1.005, 1.0, 1.009], ROUNDS, [32, 32, 32, 32], 1),
+        ([1.4, 1.2, 1.0], ROUNDS, [32, 4, 32], 2),
     ],
     ids=["default", "8 rounds", "2 rounds", "a tie goes to the earlier one", "the fastest"],
 )
@@ -70,6 +72,43 @@ def test_the_fast_ones_run_on_and_the_fastest_wins(
     assert [len(o.samples) for o in decision.outcomes] == samples
     assert decision.winner == decision.outcomes[winner]
     assert decision.winner.seconds == pytest.approx(times[winner])
+
+
+def test_one_slow_sample_ejects_no_program(log: Path) -> None:
+    # As on a machine where another process ran meanwhile.
+    bench = Recorded(lambda p: [1.0, 1.1][p.index], noise=0.0, first_factors={0: 50.0})
+    (decision,) = tuned(bench, make_work(tile=range(2)), [make_case()], log)
+    assert decision.winner is not None
+    assert (decision.winner.program.index, decision.winner.seconds) == (0, 1.0)
+
+
+def test_programs_of_the_same_bytes_are_measured_once_and_share_what_comes_of_it(
+    log: Path,
+) -> None:
+    work = make_work(tile=range(4))
+    contents = ("a", "b", "a", "b")
+    programs = tuple(
+        replace(program, content=content)
+        for program, content in zip(work.programs, contents, strict=True)
+    )
+    bench = Recorded(lambda p: "incorrect" if p.index % 2 else 1.0, noise=0.0)
+    (decision,) = tuned(bench, replace(work, default=2, programs=programs), [make_case()], log)
+    assert {program for _, program, *_ in bench.asked} == {2, 1}, "the default, else the first"
+    assert decision.winner is not None
+    assert decision.winner.program.index == 2
+    statuses = [(o.status, o.seconds, o.is_refusal) for o in decision.outcomes]
+    assert statuses == [("ok", 1.0, False), ("incorrect", None, True)] * 2
+
+
+def test_a_speedup_is_claimed_only_where_its_interval_leaves_out_1() -> None:
+    faster = estimate_speedup([2.0, 2.1, 1.9, 2.0], [1.0, 1.1, 0.9, 1.0])
+    assert faster is not None
+    assert (faster.is_difference, faster.format_text()[:7]) == (True, "2.11x (")
+    same = estimate_speedup([1.0, 1.2, 1.1, 0.9], [1.1, 0.9, 1.0, 1.2])
+    assert same is not None
+    assert same.format_text() == "no difference"
+    assert estimate_speedup([], [1.0]) is None
+    assert estimate_speedup([1.0], [0.0]) is None
 
 
 def test_rounds_are_interleaved(log: Path) -> None:

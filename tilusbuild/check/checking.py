@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from statistics import median
 from typing import TextIO
 
 from tilusbuild.check.results import CheckedLine, ResultLine, ServedLine, format_report
@@ -41,6 +40,7 @@ from tilusbuild.tune.bench.race import (
     decide_cases,
     find_linked_groups,
 )
+from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.session import (
     Budget,
     SampleLog,
@@ -271,7 +271,7 @@ class _ScriptCheck:
                 candidate, failed_answer.status, failed_answer.why, error=check_answer.error
             )
         samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
-        seconds = median(samples or [0])
+        seconds = score_samples(samples or [0.0])
         return Outcome(candidate, OK, seconds=seconds, samples=samples, error=check_answer.error)
 
     def _find_damage(self, program: int) -> str:

@@ -51,7 +51,7 @@ class CheckedLine:
     error: float
     """The largest absolute error."""
     seconds: float | None
-    """The median of the samples; None where there are none."""
+    """The time by the samples; None where there are none."""
     chosen: bool
     """Whether a call at these sizes would choose it."""
     again: str

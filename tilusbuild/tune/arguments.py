@@ -34,9 +34,9 @@ class CallLine(JsonLine, frozen=True):
     """Its hash."""
     sizes: Mapping[str, Scalar]
     seconds: float
-    """The median of a call."""
+    """The time of a call: the lower quartile of its samples."""
     calls: int
-    """How many times the median is of: calls on the cpu, samples on a GPU."""
+    """How many samples that is of."""
     bytes: int
     """Of all tensors, once."""
     max_error: float | None

@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from statistics import median
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, convert, field
@@ -32,6 +31,7 @@ from tilusbuild.tune.bench.race import (
     find_best_number,
     make_refused_outcome,
 )
+from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.session import CASE, RUN, parse_answer, parse_line
 from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, make_candidate
 from tilusbuild.tune.tune import TunedInstance, TuningPublisher
@@ -266,4 +266,6 @@ def _find_outcome(
         return Outcome(program, status, why, samples=samples, is_refusal=is_refusal)
     if refusal is not None:
         return make_refused_outcome(program, refusal)
-    return Outcome(program, OK, seconds=median(samples), samples=samples) if samples else None
+    return (
+        Outcome(program, OK, seconds=score_samples(samples), samples=samples) if samples else None
+    )

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from statistics import median
 
 from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
@@ -30,6 +29,7 @@ from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune import prepare
 from tilusbuild.tune.arguments import CallLine
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench, ask_gpu
+from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.input_rules import find_input_rules
 
@@ -167,7 +167,7 @@ def _call_program(
         sizes=case.sizes,
         max_error=check_answer.error if is_error_known else None,
         mismatch=mismatch,
-        seconds=median(seconds),
+        seconds=score_samples(seconds),
         calls=len(seconds),
         bytes=sum(argument.bytes for argument in case.arguments),
     )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tilusbuild.expr import Value
     from tilusbuild.runtime.script import Script
     from tilusbuild.tune.bench.race import Decision
+    from tilusbuild.tune.bench.scores import Speedup
     from tilusbuild.tune.bench.work import Work
     from tilusbuild.tune.tune import TunedInstance, TuneRequest
 
@@ -103,11 +104,13 @@ TunedLine = declare_line(
     program=int | None,
     schedule=Mapping[str, Scalar] | None,
     seconds=float | None,
+    speedup=Sequence[float] | None,
     seen=int,
     unseen=int,
     refused=Mapping[str, str],
 )
-"""The choice for some sizes; null where no program is usable."""
+"""The choice for some sizes; null where no program is usable. `speedup` over the default schedule:
+the ratio, and the ends of the 95 % interval; null without both times."""
 
 
 def run(arguments: TuneArgs) -> int:
@@ -193,7 +196,7 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
     def report_decision(work: Work, decision: Decision) -> None:
         """Print a decision, as a line of JSON or of progress."""
         if arguments.json:
-            emit_line(_make_tuned_line(work.label, decision), flush=True)
+            emit_line(_make_tuned_line(work.label, decision, work.baseline), flush=True)
         winner = decision.winner
         choice = "no program is usable"
         if winner is not None and winner.seconds is not None:
@@ -227,15 +230,17 @@ def _import_log(arguments: TuneArgs, project: Project, log: str) -> int:
 # The results: a table of the choices for people, lines for programs.
 
 
-def _make_tuned_line(label: str, decision: Decision) -> JsonLine:
+def _make_tuned_line(label: str, decision: Decision, baseline: int | None) -> JsonLine:
     """Return the line of a decision for the sizes of a case."""
     winner = decision.winner
+    gain = _compute_gain(decision, baseline)
     return TunedLine(
         instance=label,
         sizes=decision.case.sizes,
         program=winner.program.index if winner else None,
         schedule=winner.program.schedule if winner else None,
         seconds=winner.seconds if winner else None,
+        speedup=gain and (gain.ratio, gain.low, gain.high),
         seen=len(decision.outcomes),
         unseen=decision.unseen,
         refused={
@@ -259,7 +264,8 @@ def _show_results(
     if arguments.json:
         for instance in tuned if replayed else ():
             for decision in instance.decisions:
-                emit_line(_make_tuned_line(instance.script.label, decision))
+                baseline = instance.script.default or 0
+                emit_line(_make_tuned_line(instance.script.label, decision, baseline))
         emit_line(CountsLine({"tuned": len(decisions), "without": unserved}))
     else:
         for instance in tuned:
@@ -337,7 +343,7 @@ def _print_instance(tuned: TunedInstance) -> None:
                 winner.program.index if winner else None,
                 *(schedule.get(name) for name in parameters),
                 time,
-                None if gain is None else f"{gain:.2f}x",
+                None if gain is None else gain.format_text(),
                 tried,
                 refused_programs,
             )
@@ -352,23 +358,28 @@ def _print_instance(tuned: TunedInstance) -> None:
     for deciding_label, other_label in tuned.shared_buckets:
         print(f"{other_label} and {deciding_label} share a bucket: the latter decides")
     print(f"table: {tuned.script.path}/dispatch_table.txt")
-    known_gains = [gain for gain in gains if gain is not None]
-    if known_gains:
+    # Sizes without a difference count as 1.
+    ratios = [gain.ratio if gain.is_difference else 1.0 for gain in gains if gain is not None]
+    if ratios:
         extent = "all sizes"
-        if len(known_gains) < len(gains):
-            extent = f"{len(known_gains)} of {len(gains)} sizes"
-        mean = f"{geometric_mean(known_gains):.2f}x over {extent} (geometric mean)"
+        if len(ratios) < len(gains):
+            extent = f"{len(ratios)} of {len(gains)} sizes"
+        mean = f"{geometric_mean(ratios):.2f}x over {extent} (geometric mean)"
         print(f"speed-up over {default_name}: {mean}")
 
 
-def _compute_gain(decision: Decision, default: int) -> float | None:
-    """Return the speed-up over the default schedule; None when one of the times is unknown."""
-    seconds = {outcome.program.index: outcome.seconds for outcome in decision.outcomes}
-    default_seconds = seconds.get(default)
-    winner_seconds = decision.winner.seconds if decision.winner else None
-    if not default_seconds or not winner_seconds:
+def _compute_gain(decision: Decision, baseline: int | None) -> Speedup | None:
+    """Return the speed-up over the program `baseline`; None when one of the times is unknown."""
+    from tilusbuild.tune.bench.scores import estimate_speedup
+
+    samples = {
+        outcome.program.index: outcome.samples
+        for outcome in decision.outcomes
+        if outcome.seconds is not None
+    }
+    if decision.winner is None or baseline not in samples:
         return None
-    return default_seconds / winner_seconds
+    return estimate_speedup(samples[baseline], decision.winner.samples)
 
 
 def _list_refused(tuned: TunedInstance) -> Iterator[str]:

@@ -1,9 +1,14 @@
 """A whole tuning of one instance: its cases in turn, and the choice for each. Every program is
 examined once, and the fast ones run on against each other.
 
-look        correctness, then one sample                      keep what is within 1.25x
-    4 rounds    a sample of each in every round                   keep what is within 1.05x
-    32 rounds, or as many as are asked for                        the score is the median
+    look        correctness, then one sample
+    2 rounds    a second sample of each, so that no single one ejects a program
+    4 rounds    of those whose shortest sample is within 1.25x of the best program's median
+    32 rounds, or as many as are asked for, of those within 1.05x; `scores.py` has the score
+
+The median of the best is the measure of how much the machine is disturbed: on a busy one more
+programs go on. The default is sampled to the end, since users compare with it. Programs whose
+libraries are the same bytes are measured once.
 
 All programs are looked at where the budget suffices. Else a random sample comes first, and after it
 a local search: the next program is the nearest to the best one that differs from it in one
@@ -21,6 +26,7 @@ decisions again (`tune/importing.py`) where the same programs are in a cache.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +35,7 @@ from typing import Any
 
 from tilusbuild.runtime.table_file import Refusal
 from tilusbuild.tune.bench.bench import INCORRECT, OK
+from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.session import (
     CASE,
     RUN,
@@ -40,11 +47,15 @@ from tilusbuild.tune.bench.session import (
 )
 from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 
-# The number of rounds of the first stage; the session has that of the last stage.
-_FIRST_ROUNDS = 4
-# Programs take part in a stage whose median is at most this multiple of the best.
-_FIRST_FACTOR, _LAST_FACTOR = 1.25, 1.05
-# Programs within this share of the best median are as good as the best.
+# The samples that each program of a stage has at its end, and the multiple of the best program's
+# median up to which a program takes part. The session has the number of the last stage. A search
+# under a budget has looked at many slow programs: its first stage leaves out those of twice the
+# time.
+_FIRST_STAGE = (2, math.inf)
+_SEARCH_STAGE = (2, 2.0)
+_SECOND_STAGE = (4, 1.25)
+_LAST_FACTOR = 1.05
+# Programs within this share of the best time are as good as the best.
 _TIE = 0.01
 
 
@@ -56,7 +67,7 @@ class Outcome:
     status: str
     why: str = ""
     seconds: float | None = None
-    """The median of the samples; None for a program that is out."""
+    """The time by its samples (`scores.py`); None for a program that is out."""
     samples: tuple[float, ...] = ()
     is_refusal: bool = False
     """Whether it came to something here for which it is chosen nowhere."""
@@ -90,8 +101,11 @@ class Race:
         self._session = session
         self._refusals = refused
         self._excluded = [p for p in work.programs if p.hash in refused]
-        programs = tuple(p for p in work.programs if p.hash not in refused)
-        self._work = replace(work, programs=programs)
+        programs = [p for p in work.programs if p.hash not in refused]
+        self._baseline = work.baseline
+        self._twins = _group_twins(programs, self._baseline)
+        distinct = tuple(p for p in programs if p.index in self._twins)
+        self._work = replace(work, programs=distinct)
         self._case = case
         self._quota = quota
         self._records: dict[int, ProgramRecord] = {}
@@ -104,10 +118,10 @@ class Race:
         self._session.restart_questions()
         search_programs(self._work, self._quota, self._look_at, seed)
         max_rounds = self._session.rounds
-        # Rounds count from the race's begin: with few of them, the second stage adds none.
-        stages = ((min(_FIRST_ROUNDS, max_rounds), _FIRST_FACTOR), (max_rounds, _LAST_FACTOR))
-        for rounds, factor in stages:
-            self._run_rounds(_select_within(self._score_programs(), factor), rounds)
+        # Rounds count from the first look: a stage of fewer than a program has adds none.
+        first_stage = _SEARCH_STAGE if self._quota.is_limited else _FIRST_STAGE
+        for rounds, factor in (first_stage, _SECOND_STAGE, (max_rounds, _LAST_FACTOR)):
+            self._run_rounds(self._select_fast(factor), min(rounds, max_rounds))
         winner = find_best_number(self._score_programs())
         # A race between threads may show only in the second check, which calls a program many
         # times.
@@ -115,12 +129,16 @@ class Race:
             self._case, self._records[winner]
         ):
             winner = find_best_number(self._score_programs())
-        measured = [_make_outcome(record) for record in self._records.values()]
+        measured = [
+            _make_outcome(record, program)
+            for record in self._records.values()
+            for program in self._twins[record.program.index]
+        ]
         excluded = [make_refused_outcome(p, self._refusals[p.hash]) for p in self._excluded]
         outcomes = tuple(sorted([*measured, *excluded], key=lambda outcome: outcome.program.index))
         return Decision(
             self._case,
-            None if winner is None else _make_outcome(self._records[winner]),
+            next((o for o in outcomes if o.program.index == winner), None),
             outcomes,
             len(self._work.programs) - len(self._records),
         )
@@ -134,10 +152,23 @@ class Race:
             return record.samples[0]
         return None
 
+    def _select_fast(self, factor: float) -> list[int]:
+        """Return the programs whose shortest sample is at most `factor` times the median of the
+        best program, and the baseline, sorted. Failed programs are left out."""
+        scores = self._score_programs()
+        if not scores:
+            return []
+        bound = factor * median(self._records[min(scores, key=scores.__getitem__)].samples)
+        return sorted(
+            index
+            for index in scores
+            if index == self._baseline or min(self._records[index].samples) <= bound
+        )
+
     def _score_programs(self) -> dict[int, float]:
-        """Return the median time in seconds of each program that is not refused, by number."""
+        """Return the time in seconds of each program that is not refused, by number."""
         return {
-            index: median(record.samples)
+            index: score_samples(record.samples)
             for index, record in self._records.items()
             if record.failure is None and record.samples
         }
@@ -162,6 +193,20 @@ class Race:
         return not self._is_cut
 
 
+def _group_twins(
+    programs: Sequence[Candidate], baseline: int | None
+) -> dict[int, tuple[Candidate, ...]]:
+    """Return groups of programs whose libraries are the same bytes, by the number of the one that
+    is measured: the baseline, else the first."""
+    groups: dict[str, list[Candidate]] = {}
+    for program in programs:
+        groups.setdefault(program.content or program.hash, []).append(program)
+    return {
+        next((p.index for p in group if p.index == baseline), group[0].index): tuple(group)
+        for group in groups.values()
+    }
+
+
 def _select_within(scores: Mapping[int, float], factor: float) -> list[int]:
     """Return the programs whose scores are at most `factor` times the best, sorted."""
     bound = min(scores.values(), default=0.0) * factor
@@ -174,14 +219,15 @@ def find_best_number(scores: Mapping[int, float]) -> int | None:
     return min(_select_within(scores, 1 + _TIE), default=None)
 
 
-def _make_outcome(record: ProgramRecord) -> Outcome:
-    """Return the outcome of a program: the median of its samples, or its failure."""
+def _make_outcome(record: ProgramRecord, program: Candidate) -> Outcome:
+    """Return the outcome of a program whose library was measured as `record`: its time,
+    or the failure."""
     samples, failure = tuple(record.samples), record.failure
     return Outcome(
-        record.program,
+        program,
         failure.status if failure else OK,
         failure.why if failure else "",
-        seconds=median(samples) if samples and failure is None else None,
+        seconds=score_samples(samples) if samples and failure is None else None,
         samples=samples,
         is_refusal=failure is not None and failure.is_refusal,
         error=record.error,

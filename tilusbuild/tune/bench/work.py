@@ -13,11 +13,11 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilusbuild.runtime.dtypes import DTYPES
-from tilusbuild.runtime.regular import open_file, read_bytes
+from tilusbuild.runtime.regular import open_file, read_bytes, sha256_file
 
 if TYPE_CHECKING:
     from tilusbuild.runtime.script import Script
@@ -79,6 +79,9 @@ class Candidate:
     hash: str
     library: str
     schedule: Mapping[str, CallScalar]
+    content: str = ""
+    """The digest of the library; "" if it was not read. Programs of equal content are measured
+    once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,13 @@ class Work:
     judge: str = ""
     """The digest of the reference and the tolerances; "" where nothing is compared."""
 
+    @property
+    def baseline(self) -> int | None:
+        """Return the program that a call takes when nothing is measured: the default, else the
+        first; None without programs."""
+        first = next((program.index for program in self.programs), None)
+        return first if self.default is None else self.default
+
 
 def make_work(
     script: Script, programs: Iterable[int], groups: Sequence[tuple[str, ...]], judge: str = ""
@@ -104,15 +114,16 @@ def make_work(
 
     `groups` are the parameters of its space, with those in one group that are linked: a search
     changes one group at a time. `judge` is the digest of the reference and the tolerances; "" if
-    nothing is compared.
+    nothing is compared. The libraries are read. Raises `OSError`.
     """
+    candidates = (make_candidate(script, program) for program in programs)
     return Work(
         label=script.label,
         script=script.name,
         script_hash=script.hash,
         default=script.default,
         groups=tuple(groups),
-        programs=tuple(make_candidate(script, program) for program in programs),
+        programs=tuple(replace(c, content=sha256_file(c.library)) for c in candidates),
         judge=judge,
     )
 
