@@ -132,6 +132,20 @@ def test_for_a_gpu(tmp_path: Path) -> None:
     check_same_bytes(tmp_path, ODD, "gpu")
 
 
+@pytest.mark.parametrize(
+    ("odd", "mark"), [("`touch x`", "`"), ("$(touch x)", "$("), ("${x?}", "${")]
+)
+def test_a_cache_whose_name_nvcc_would_run(tmp_path: Path, odd: str, mark: str) -> None:
+    script = '[script.k]\ntemplate = "k.cu"\nlaunch = { grid = "n", block = 1 }\n'
+    manifest = head("gpu", "sm_80").replace(".cache", odd) + script
+    project = Project(tmp_path).write_all({"tilus.toml": manifest, "k.cu": KERNEL})
+    ran = project.run("plan", status=2)
+    assert ran.err == (
+        f"error: the cache is {tmp_path}/{odd}: nvcc's shell would run its {mark}\n"
+        "  name another one by TILUSBUILD_CACHE_DIR\n"
+    )
+
+
 @pytest.mark.parametrize("rendered", [False, True])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_a_comment_a_text_and_a_name_in_latin_1(

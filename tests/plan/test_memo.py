@@ -11,10 +11,13 @@ import pytest
 from support.project import head
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.tree import Tree
+from tilusbuild.plan import memo
+from tilusbuild.plan.memo import digest_own_code
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.render.renderer import Renderer, Rendering
 from tilusbuild.space import Schedule, Schedules
+from tilusbuild.state.digests import DigestMemory
 
 MANIFEST = (
     head(build='include-dirs = ["include"]')
@@ -201,6 +204,19 @@ def test_another_tilusbuild_asks_the_memo_of_this_one_nothing(shop, monkeypatch)
     monkeypatch.setattr("tilusbuild.plan.memo.digest_own_code", lambda memory: "another")
     shop.plan()
     assert len(shop.rendered) == 5
+
+
+def test_this_tilusbuild_is_all_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memo, "__file__", str(tmp_path / "plan/memo.py"))
+    digests = [digest_own_code(DigestMemory())]
+    for name in ("plan/memo.py", "compile/launcher_parts/cpu.c", "__pycache__/memo.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("edited")
+        digests.append(digest_own_code(DigestMemory()))
+    assert len(set(digests)) == 3
+    assert digests[2] == digests[3]
 
 
 def test_a_directory_that_cannot_be_written_is_left_alone(shop: Workshop) -> None:

@@ -14,6 +14,7 @@ from tilusbuild.package.read import select_script_files, unpack_package
 from tilusbuild.preflight.prediction import DescribedHost, predict_run
 from tilusbuild.runtime import device, library
 from tilusbuild.runtime.errors import LoadError
+from tilusbuild.toolchain.host import list_flag_features
 
 OLD = frozenset(["fpu", "sse2", "ssse3", "sse41", "sse42", "popcnt", "avx"])
 
@@ -21,7 +22,8 @@ OLD = frozenset(["fpu", "sse2", "ssse3", "sse41", "sse42", "popcnt", "avx"])
 @pytest.fixture(scope="module")
 def recent(tmp_path_factory: pytest.TempPathFactory) -> Marks:
     """The project, built for a named CPU."""
-    manifest = MANIFEST + '\n[toolchain]\nhost-march = "haswell"\n'
+    flags = 'arch = "cpu"\nflags = ["-mavx512f"]'
+    manifest = MANIFEST.replace('arch = "cpu"', flags) + '\n[toolchain]\nhost-march = "haswell"\n'
     files = {"tilus.toml": manifest, "mark.cu.j2": MARK, "modelled.cu.j2": MODELLED, ".git": ""}
     return Marks.built(tmp_path_factory.mktemp("recent"), files)
 
@@ -33,14 +35,16 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_build_needs_is_recorded(built: Marks, recent: Marks) -> None:
-    assert {"avx2", "bmi2", "f16c", "fma"} <= recent.script("mark").code.isa
+    assert {"avx2", "avx512f", "bmi2", "f16c", "fma"} <= recent.script("mark").code.isa
     assert not built.script("mark").code.isa, "the default is in the baseline of the machine"
 
 
 @pytest.mark.usefixtures("cpu")
 def test_load_refuses_what_this_cpu_would_not_run(built: Marks, recent: Marks) -> None:
     for target in (None, "cpu"):
-        with pytest.raises(LoadError, match=r"avx2, bmi2, f16c, fma: build it with an older"):
+        with pytest.raises(
+            LoadError, match=r"avx2, avx512f, bmi2, f16c, fma: build it with an older"
+        ):
             tilusbuild.load("mark", where=recent.cache, target=target)
     with pytest.raises(LoadError, match="is made for a CPU with avx2"):
         library.load_launcher(recent.script("mark"), 1, None)
@@ -58,6 +62,12 @@ def test_preflight_compares_this_cpu_unless_one_is_named(recent: Marks, tmp_path
     (line,) = [line for line in mine.instances if line.script == "mark"]
     assert line.problems[0].startswith("mark cpu is made for a CPU with avx2")
     assert named.ok
+
+
+def test_flags_for_a_cpu_ask_for_its_features() -> None:
+    flags = ["-Xcompiler=-mavx512vl,-msse4.2", "-mamx-tile", "-mno-avx2", "-m64", "-mtune=intel"]
+    assert list_flag_features(flags) == {"avx512vl", "sse42", "amxtile"}
+    assert not list_flag_features(["-mavx256-split-unaligned-load", "-mprefer-vector-width=256"])
 
 
 def test_this_cpus_own_features_are_spelt_as_the_compiler_spells_them() -> None:

@@ -7,6 +7,7 @@ Keys of the manifest that the compilers do not support are refused before anythi
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -28,7 +29,7 @@ from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime import option
-from tilusbuild.runtime.where import MANIFEST_NAME, search_directories
+from tilusbuild.runtime.where import CACHE_VARIABLE, MANIFEST_NAME, search_directories
 from tilusbuild.state.clock import FileClock
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.files import sweep_temporary_files
@@ -185,6 +186,10 @@ class Project:
         Raises `InputError` when one is missing."""
         key = name, cuda, nvrtc
         if key not in self._toolchains:
+            # nvcc hands the path of its source to a shell, in double quotes.
+            if cuda and (command := re.search(r"`|\$[({]", os.path.realpath(self.cache.root))):
+                message = f"the cache is {self.cache.root}: nvcc's shell would run its {command[0]}"
+                raise input_error(message, hint=f"name another one by {CACHE_VARIABLE}")
             request = replace(
                 make_toolchain_request(self.manifest, name),
                 needs_cuda=cuda,

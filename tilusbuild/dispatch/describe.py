@@ -34,6 +34,7 @@ from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import SCHEMA
 from tilusbuild.runtime.sealed import seal_json
 from tilusbuild.signature import Argument
+from tilusbuild.toolchain.host import list_flag_features
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest
@@ -52,6 +53,8 @@ def make_script_json(
     ones. Raises `InputError` for a `dispatch` table that cannot serve this instance."""
     dispatch = manifest.scripts[instance.script].dispatch
     schedules = [point.values for point in instance.spec.space.take_points(instance.schedules)]
+    own_flags = manifest.flags_for(instance.script, instance.target.name)
+    cpu_features = {*instance.spec.toolchain.cpu_features, *list_flag_features(own_flags)}
     value: dict[str, Any] = {
         "schema": SCHEMA,
         "script": instance.script,
@@ -64,7 +67,7 @@ def make_script_json(
             "ptx": instance.target.ptx,
             "toolkit": _find_toolkit_version(instance.spec),
             "machine": platform.machine(),
-            **({"isa": isa} if (isa := instance.spec.toolchain.cpu_features) else {}),
+            **({"isa": sorted(cpu_features)} if cpu_features else {}),
         },
         "params": dict(instance.params),
         "arguments": [

@@ -274,13 +274,12 @@ def format_fixed_facts(spec: InstanceSpec, sources: ScriptReader) -> str:
 def digest_own_code(memory: DigestMemory) -> str:
     """Return, as a text, the digest of this package and the versions of Python and of the libraries
     that make programs."""
-    # An edit of any module may change what is rendered; versions do not distinguish two checkouts.
+    # An edit of any file may change a program, also of the launcher's C. Two checkouts may have one
+    # version.
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-    def is_code(name: str) -> bool:
-        return name.endswith((".py", "/")) and not name.endswith("__pycache__/")
-
-    digest = memory.digest_tree(package, "tilusbuild's code", is_code)
+    digest = memory.digest_tree(
+        package, "tilusbuild's files", lambda name: not name.endswith("__pycache__/")
+    )
     libraries = (f"{name} {find_version(name)}" for name in ("jinja2", "markupsafe", "numpy"))
     return "\n".join([digest, sys.version, *libraries])
 

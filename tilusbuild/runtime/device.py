@@ -66,7 +66,8 @@ def explain_cpu_refusal(features: frozenset[str]) -> str | None:
     missing = sorted(features - _list_cpu_features()) if features else ()
     if not missing:
         return None
-    return f"made for a CPU with {', '.join(missing)}: build it with an older host-march"
+    remedy = "build it with an older host-march or fewer -m flags"
+    return f"made for a CPU with {', '.join(missing)}: {remedy}"
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 
 from msgspec import Struct
@@ -42,6 +43,9 @@ _GLIBC_MACRO = re.compile(r"#\s*define\s+(__GLIBC(?:_MINOR)?__)\s+(\d+)")
 # `#define __AVX512FP16__ 1`. Linux does not list AVX10.
 _FEATURE = re.compile(
     r"#define __(AVX(?!10)\w+?|AVX|AMX_\w+?|FMA4?|F16C|BMI2|SSSE3|SSE4_\d|POPCNT)__ 1\n"
+)
+_FEATURE_FLAG = re.compile(
+    r"-m(avx(?!10)\w*|amx-\w+|fma4?|f16c|bmi2|ssse3|sse4\.\d|popcnt)(?=,|$)", re.ASCII
 )
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
@@ -230,6 +234,12 @@ def list_cpu_features(probe: Probe, cxx: str, march: str | None) -> tuple[str, .
         macros = probe.query_program(cxx, f"-march={march}", "-dM", "-E", "-x", "c", os.devnull)
         return tuple(sorted(name.lower().replace("_", "") for name in _FEATURE.findall(macros)))
     return ()
+
+
+def list_flag_features(flags: Iterable[str]) -> set[str]:
+    """Return the same of flags such as `-mavx512f`, also behind `-Xcompiler`."""
+    names = (name for flag in flags for name in _FEATURE_FLAG.findall(flag))
+    return {re.sub(r"[-._]", "", name) for name in names}
 
 
 def _trace_driver(probe: Probe, cxx: str) -> tuple[Probe, ToolFiles]:
