@@ -128,6 +128,7 @@ def test_an_object_of_several_libraries_is_compiled_once(project: Project):
         + f"[library.c]\n{sources}defines = {{ N = 2 }}\n",
     )
     # then: there are two objects for each value of the macro, and the three products
+    assert "7 programs, 7 to compile" in project.run("plan").out
     assert project.compiled() == 2 + 2 + 3
     # when: one source is edited, then: it is compiled once for each value
     project.edit("one.c", "return N", "return 3 * N")

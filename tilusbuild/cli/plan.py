@@ -14,7 +14,7 @@ from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
-    from tilusbuild.plan.planner import Plan
+    from tilusbuild.plan.instance import PlannedInstance
 
 
 class PlanArgs(SelectionArgs, frozen=True, kw_only=True):
@@ -81,23 +81,29 @@ def run(arguments: PlanArgs) -> int:
         if arguments.space:
             return _print_spaces(arguments, project)
         plan = project.make_plan(options.make_selection(arguments, project))
-        rows = [_make_row(project, plan, number) for number in range(len(plan.instances))]
+        missing: set[str] = set()
+        rows = [_make_row(project, instance, missing) for instance in plan.instances]
     if arguments.json:
         for row in rows:
             emit_line(row)
         emit_line(PlanSummary(plan.size, len(rows)))
         return 0
-    _print_table(rows, plan.size)
+    from tilusbuild.report.text import format_count
+
+    _print_table(rows)
+    # Not the sum of the rows: several libraries may have the same object.
+    print(f"\n{format_count(plan.size, 'program')}, {len(missing)} to compile")
     return 0
 
 
-def _make_row(project: Project, plan: Plan, number: int) -> InstanceLine:
-    """Return the line of the plan's instance `number`: the size of its space, and the counts of its
-    programs in the cache by status."""
+def _make_row(project: Project, instance: PlannedInstance, missing: set[str]) -> InstanceLine:
+    """Return the line of an instance: the size of its space, and the counts of its programs in the
+    cache by status. Those that are not there are added to `missing`."""
     from tilusbuild.cache.entries import lookup_entry
 
-    instance = plan.instances[number]
     entries = [lookup_entry(project.cache, program) for program in instance.programs]
+    known = zip(instance.programs, entries, strict=True)
+    missing.update(program for program, entry in known if entry is None)
     statuses = [Status.MISSING if entry is None else entry.status for entry in entries]
     return InstanceLine(
         script=instance.script,
@@ -116,9 +122,8 @@ def _make_row(project: Project, plan: Plan, number: int) -> InstanceLine:
     )
 
 
-def _print_table(rows: list[InstanceLine], programs: int) -> None:
-    """Print a row for each instance, and how many programs are to be compiled."""
-    from tilusbuild.report.text import format_count
+def _print_table(rows: list[InstanceLine]) -> None:
+    """Print a row for each instance."""
     from tilusbuild.table import format_table
 
     cells = [
@@ -138,8 +143,6 @@ def _print_table(rows: list[InstanceLine], programs: int) -> None:
     ]
     heads = ("script", "params", "target", "arch", "cartesian", "valid", "planned", "built")
     print(format_table((*heads, "refused", "to compile"), cells), end="")
-    to_compile = sum(row.to_compile for row in rows)
-    print(f"\n{format_count(programs, 'program')}, {to_compile} to compile")
 
 
 def _print_spaces(arguments: PlanArgs, project: Project) -> int:
