@@ -38,8 +38,6 @@ from tilusbuild.state.variables import AskedVariables
 from tilusbuild.toolchain import DeviceCompiler, Toolchain, ToolchainRequest, discover_toolchain
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from tilusbuild.manifest.model import Manifest
 
 
@@ -70,7 +68,7 @@ class Project:
         environment: Mapping[str, str],
         *,
         remembered: bool = False,
-    ) -> Self:
+    ) -> Project:
         """Return the project around the directory `start`. Raises `InputError`.
 
         With `remembered`, use the saved parse of the manifest if its files are unchanged; if not,
@@ -99,7 +97,7 @@ class Project:
         manifest: Manifest,
         options: Mapping[str, str | float | None],
         environment: AskedVariables,
-    ) -> Self:
+    ) -> Project:
         """Return a project with the settings that the options, the environment and the manifest
         decide. Without ptxas optimization, its flag is added to the manifest's."""
         chosen = decide_settings(manifest.root, options, environment, manifest, option.chosen())
@@ -109,7 +107,7 @@ class Project:
         project._options = dict(options)
         return project
 
-    def reread_manifest(self, *, tools: bool) -> Self:
+    def reread_manifest(self, *, tools: bool) -> Project:
         """Return the project with its manifest read again, and with this one's runner, digests and
         memo; with `tools`, the compilers are discovered again. Only one of the two is to be closed.
         Raises `InputError`."""
@@ -124,7 +122,7 @@ class Project:
             fresh._toolchains = self._toolchains
         return fresh
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Project:
         return self
 
     def __exit__(self, *raised: object) -> None:

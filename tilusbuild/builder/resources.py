@@ -33,8 +33,6 @@ from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.user_settings import choose_remote
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from tilusbuild.builder.rebuild import Rebuilder
     from tilusbuild.remote.archive import Archive
 
@@ -48,7 +46,7 @@ class BuildStore:
         self._kept = ExitStack()
         self._in_use = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> BuildStore:
         return self
 
     def __exit__(self, *raised: object) -> None:

@@ -73,7 +73,8 @@ def map_log(
     full_lines = full_source.split("\n")
     pieces: list[tuple[Piece, ...]] = list(line_map.pieces)
     for added_line in full_lines[len(line_map.rendered) :]:
-        line_place = _find_place(added_line, places)
+        is_of_kernel = f" {VARIABLE}" in added_line
+        line_place = kernel_place if is_of_kernel else places.get(added_line)
         pieces.append(() if line_place is None else (_make_piece(added_line, line_place),))
 
     def read_text(name: str) -> str:
@@ -85,11 +86,6 @@ def map_log(
     # The file is an empty line and a line with the symbol.
     name_map = LineMap(("", symbol), ((), (_make_piece(symbol, kernel_place),)), read_text)
     return map_messages(map_messages(log, full_map), name_map, _NVRTC_NAME_FILE)
-
-
-def _find_place(line: str, places: Mapping[str, Place]) -> Place | None:
-    """Return the place in the manifest of a line behind the rendered source, or None."""
-    return places[""] if f" {VARIABLE}" in line else places.get(line)
 
 
 def _make_piece(text: str, place: Place) -> Piece:

@@ -21,12 +21,8 @@ import select
 import stat
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from tilusbuild.process.base import start_thread
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Note = Callable[[str, bytes], None]
 """A function of the path to write tokens back to, and all tokens that are held."""
@@ -118,7 +114,7 @@ class Jobserver:
         """The path of the write end for other processes of this user, while it is open."""
         return f"/proc/{os.getpid()}/fd/{self._write}"
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Jobserver:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from tilusbuild.process import warden
 from tilusbuild.process.base import (
@@ -28,9 +27,6 @@ from tilusbuild.process.base import (
     RunnerLostError,
     start_thread,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _CHANNEL = 3
 """The descriptor of the socket in the warden."""
@@ -116,7 +112,7 @@ class LocalRunner:
         """Set after the warden has confirmed that it holds the tokens, and after its death."""
         self._loss_reason: str | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> LocalRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -358,13 +354,8 @@ class LocalRunner:
             path = os.fsdecode(payload[warden.REFUSAL.size :])
             raise OSError(error_number, os.strerror(error_number), path or command.argv[0])
         status, seconds, peak_rss, timed_out = warden.RESULT.unpack_from(payload)
-        return CompletedCommand(
-            status=status,
-            output=payload[warden.RESULT.size :],
-            seconds=seconds,
-            peak_rss=peak_rss,
-            timed_out=timed_out,
-        )
+        output = payload[warden.RESULT.size :]
+        return CompletedCommand(status, output, seconds, peak_rss, timed_out)
 
 
 def _pack_request(command: Command) -> bytes:

@@ -18,8 +18,6 @@ from tilusbuild.rooms import find_contributions, import_value
 from tilusbuild.status import Compiled
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from tilusbuild.remote.archive import Archive
     from tilusbuild.remote.client import RemoteCache
     from tilusbuild.toolchain import Toolchain
@@ -61,10 +59,10 @@ class LazyRemote(Remote):
         self._verify = verify
         self._client: RemoteCache | None = None
         self._opened = False
-        self._listen: Callable[[Any], None] = _ignore_message
+        self._listen: Callable[[Any], None] = lambda _: None
         self._executors: Executors | None = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> LazyRemote:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -110,17 +108,9 @@ class LazyRemote(Remote):
         if not counts:
             return summary
         # An executor without a remote cache: all that a cache counts is 0.
-        unused_cache = events.RemoteSummary(
-            address=counts["executor"],
-            hits=0,
-            misses=0,
-            refused=0,
-            sent=0,
-            unsent=0,
-            fetched_bytes=0,
-            sent_bytes=0,
-            saved_seconds=0.0,
-        )
+        names = ("hits", "misses", "refused", "sent", "unsent", "fetched_bytes", "sent_bytes")
+        zeros: dict[str, Any] = dict.fromkeys(names, 0)
+        unused_cache = events.RemoteSummary(counts["executor"], saved_seconds=0.0, **zeros)
         return replace(summary or unused_cache, **counts)
 
     def open_executors(
@@ -147,6 +137,3 @@ class LazyRemote(Remote):
             self._client = RemoteCache(settings, self._store, self._cache, listen, self._verify)
         except RemoteTroubleError as error:
             listen(events.Warned(f"remote cache: {error}; this build does not use it"))
-
-
-def _ignore_message(message: object) -> None: ...

@@ -12,12 +12,8 @@ import os
 import re
 import tempfile
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from tilusbuild.state.directories import open_below, remove_tree
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _PREFIX = "tilusbuild-tmp-"
 _NAME = re.compile(rf"\.?{_PREFIX}[a-z]+-[a-z0-9_]{{8}}", re.ASCII)
@@ -54,7 +50,7 @@ class TemporaryDirectory:
                     return
                 os.close(self._lock)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> TemporaryDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -157,6 +157,8 @@ def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
         for name, path in {"nvcc": program, **programs}.items()
     ]
     library_dir, link_flags = _find_libraries(root, variables.get("LIBRARIES", ""))
+    # The shortest name is the soname, `libcudart.so.13`, which linked libraries load.
+    runtimes = glob.glob(f"{glob.escape(library_dir)}/libcudart.so.*")
     return Cuda(
         nvcc=program,
         root=root,
@@ -167,7 +169,7 @@ def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
         libdevice=os.path.realpath(libdevice),
         library_dir=library_dir,
         link_flags=link_flags,
-        cudart=_find_shared_runtime(library_dir),
+        cudart=min(runtimes, key=lambda path: (len(path), path), default=None),
     )
 
 
@@ -241,16 +243,6 @@ def _find_libraries(root: str, flags: str) -> tuple[str, tuple[str, ...]]:
             real_directory = os.path.realpath(directory)
             return real_directory, () if real_directory in searched else (f"-L{real_directory}",)
     return fallbacks[-1], ()
-
-
-def _find_shared_runtime(directory: str) -> str | None:
-    """Return the path of the shared CUDA runtime by its soname, `libcudart.so.13`; None if absent.
-
-    Linked libraries load the soname. Wheels have no `libcudart.so`, and a toolkit's file has a
-    longer name.
-    """
-    paths = glob.glob(f"{glob.escape(directory)}/libcudart.so.*")
-    return min(paths, key=lambda path: (len(path), path), default=None)
 
 
 def _is_libdevice(name: str) -> bool:

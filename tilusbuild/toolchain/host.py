@@ -48,6 +48,8 @@ _FEATURE_FLAG = re.compile(
     r"-m(avx(?!10)\w*|amx-\w+|fma4?|f16c|bmi2|ssse3|sse4\.\d|popcnt)(?=,|$)", re.ASCII
 )
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
+# ` /usr/include/c++/12`, or `ignoring nonexistent directory "/usr/local/include"`
+_MENTIONED_DIRECTORY = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTILINE)
 
 
 class ToolFile(Struct, frozen=True):
@@ -297,8 +299,13 @@ def _list_search_directories(
     def describe_search(output: str) -> str:
         # The stored output is of g++, but cc1plus does the search, among directories that come and
         # go: a change of either must make g++ run again.
-        cc1plus_digest = probe.memory.digest_file(cc1plus) if cc1plus else ""
-        return f"{cc1plus_digest}\n{_list_mentioned_directories(output)}"
+        lines = [probe.memory.digest_file(cc1plus) if cc1plus else ""]
+        # The compiler skips directories that are missing or twice there: these may exist later.
+        for listed, ignored in _MENTIONED_DIRECTORY.findall(output):
+            directory = listed or ignored
+            is_there = os.path.isdir(directory)
+            lines.append(f"{directory} {os.path.realpath(directory)} {is_there}")
+        return "\n".join(lines)
 
     output = probe.query_program(
         cxx, "-E", "-x", "c++", "-v", "/dev/null", rests_on=describe_search
@@ -319,23 +326,6 @@ def _list_search_directories(
     )
     others = dict.fromkeys(path for path in directories if path not in compiler_directories)
     return compiler_directories, tuple(others)
-
-
-# ` /usr/include/c++/12`, or `ignoring nonexistent directory "/usr/local/include"`
-_MENTIONED_DIRECTORY = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTILINE)
-
-
-def _list_mentioned_directories(output: str) -> str:
-    """Return a line for each directory that the compiler would search: its name, its real path and
-    whether it exists.
-
-    The compiler skips missing directories and duplicates, which may exist later.
-    """
-    directories = [listed or ignored for listed, ignored in _MENTIONED_DIRECTORY.findall(output)]
-    return "\n".join(
-        f"{directory} {os.path.realpath(directory)} {os.path.isdir(directory)}"
-        for directory in directories
-    )
 
 
 def _read_libc_version(features: str) -> str:

@@ -192,7 +192,7 @@ def try_command(
 ) -> tuple[int, bytes]:
     """Run one command by `run_command` or, for `--confine`, by `run_confined`. Return (status,
     output): failures of the machine become the output. Only a confined compile uses `headers`."""
-    # --confine ABI READ… -- WRITE… -- COMMAND
+    # A `--` ends the paths to read, and another one those to write.
     if argv[:1] == ["--confine"] and argv.count("--") >= 2:
         return _catch_failures(lambda: run_confined(nvrtc, argv, headers))
     return _catch_failures(lambda: run_command(nvrtc, argv))
