@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tilusbuild.errors import InputError
-from tilusbuild.render.environment import _GROWING, Environment, ProjectLoader
+from tilusbuild.render.bounds import _GROWING
+from tilusbuild.render.environment import Environment, ProjectLoader
 from tilusbuild.render.renderer import Renderer
 
 CASES = [

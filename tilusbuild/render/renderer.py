@@ -1,7 +1,7 @@
 """The renderer: from a template's name and a context to source; mistakes are `InputError`s.
 
 A rendering is a function of the templates' content and of the context. A renderer reads each
-template once in its life and writes nothing. A rendering ends: its steps (`environment.py`) and its
+template once in its life and writes nothing. A rendering ends: its steps (`bounds.py`) and its
 length are bounded.
 """
 
@@ -15,9 +15,9 @@ from jinja2.exceptions import TemplateRuntimeError
 from msgspec import Struct
 
 from tilusbuild.errors import InputError, Place, TilusbuildError, input_error
+from tilusbuild.render.bounds import MAX_CHARACTERS
 from tilusbuild.render.environment import (
     DEFAULT_STYLE,
-    MAX_CHARACTERS,
     NOT_USABLE,
     Environment,
     ProjectLoader,

@@ -38,12 +38,12 @@ def seal_json(value: Mapping[str, Any]) -> bytes:
 
 def unseal_json(data: bytes) -> dict[str, Any]:
     """Return the value of any bytes, or raise `CorruptFileError`."""
-    # `start` is the value's text without its last bytes, `_END`; `end` is the digest and the rest.
-    # From the right: a string of the value may have the same bytes as the seal.
-    start, seal, end = data.rpartition(_SEAL)
-    if not seal or not end.endswith(_SEAL_END) or len(data) > _LIMIT:
+    # The seal stands where the value's text had `_END`, and is looked for from the right: a string
+    # of the value may have the same bytes.
+    start, seal, digest_and_end = data.rpartition(_SEAL)
+    if not seal or not digest_and_end.endswith(_SEAL_END) or len(data) > _LIMIT:
         raise CorruptFileError("no seal")
-    if _digest_text(start + _END) + _SEAL_END != end:
+    if _digest_text(start + _END) + _SEAL_END != digest_and_end:
         raise CorruptFileError("the content is not what was sealed")
     try:
         value = json.loads(start + _END)
