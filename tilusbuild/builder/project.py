@@ -58,7 +58,8 @@ class Project:
         self._remembers = False
         """Whether `close` writes the manifest's memo."""
         self._options: Mapping[str, str | float | None] = {}
-        self._toolchains: dict[tuple[str, bool, bool], Toolchain] = {}
+        self.toolchains: dict[tuple[str, bool, bool], Toolchain] = {}
+        """The results of `find_toolchain` so far, by its arguments."""
 
     @classmethod
     def open(
@@ -119,7 +120,7 @@ class Project:
         if fresh.settings.cache_dir == self.settings.cache_dir:
             fresh.__dict__.update(cache=self.cache, memo=self.memo)
         if not tools and fresh.manifest.toolchain == self.manifest.toolchain:
-            fresh._toolchains = self._toolchains
+            fresh.toolchains = self.toolchains
         return fresh
 
     def __enter__(self) -> Project:
@@ -183,7 +184,7 @@ class Project:
         if `cuda` and NVRTC if `nvrtc`. They are discovered at the first call with these arguments.
         Raises `InputError` when one is missing."""
         key = name, cuda, nvrtc
-        if key not in self._toolchains:
+        if key not in self.toolchains:
             # nvcc hands the path of its source to a shell, in double quotes.
             if cuda and (command := re.search(r"`|\$[({]", os.path.realpath(self.cache.root))):
                 message = f"the cache is {self.cache.root}: nvcc's shell would run its {command[0]}"
@@ -194,15 +195,10 @@ class Project:
                 needs_nvrtc=nvrtc,
                 device_compiler=self.device_compiler,
             )
-            self._toolchains[key] = discover_toolchain(
+            self.toolchains[key] = discover_toolchain(
                 request, self.environment, self.runner, self.digests
             )
-        return self._toolchains[key]
-
-    @property
-    def toolchains(self) -> Mapping[tuple[str, bool, bool], Toolchain]:
-        """The results of `find_toolchain` so far, by its arguments."""
-        return self._toolchains
+        return self.toolchains[key]
 
     def make_plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""

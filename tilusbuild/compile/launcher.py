@@ -80,6 +80,23 @@ def format_launcher(recipe: Recipe) -> str:
     )
 
 
+def _list_features(kind: LauncherKind, signature: Signature, has_attributes: bool) -> list[str]:
+    """Return the macros that switch parts of the launcher on."""
+    arguments = signature.value_arguments
+    features = ["TL_CUDA"] if kind.cuda else []
+    features += [name for name, needs_part in _FEATURES.items() if any(map(needs_part, arguments))]
+    if kind.starts_kernel and signature.constants:
+        features.append(_CONSTANTS)
+    if has_attributes:
+        features.append(_ATTRIBUTES)
+    # Otherwise a kernel's parameters are the arguments' values in order, without a table.
+    if kind.starts_kernel and (arguments != signature.parameters or "TL_STRUCT" in features):
+        features.append(_PARAMETERS)
+        if signature.tensor_maps:
+            features.append(_MAPS)
+    return features
+
+
 @lru_cache(maxsize=64)
 def _format_source(
     kind: LauncherKind,
@@ -97,18 +114,8 @@ def _format_source(
     arguments = signature.value_arguments
     strings = StringTable()
     dims = DimensionTable(signature, strings)
-    constants = signature.constants if kind.starts_kernel else ()
-    features = ["TL_CUDA"] if kind.cuda else []
-    features += [name for name, needs_part in _FEATURES.items() if any(map(needs_part, arguments))]
-    if constants:
-        features.append(_CONSTANTS)
-    if has_attributes:
-        features.append(_ATTRIBUTES)
-    # Otherwise a kernel's parameters are the arguments' values in order, without a table.
-    if kind.starts_kernel and (arguments != signature.parameters or "TL_STRUCT" in features):
-        features.append(_PARAMETERS)
-        if signature.tensor_maps:
-            features.append(_MAPS)
+    features = _list_features(kind, signature, has_attributes)
+    constants = _CONSTANTS in features
     # A host function `launch` is exported itself: a second function of this name would not link.
     is_launch_exported = kind.passes_stream and symbol == "launch"
     tables = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -241,6 +241,37 @@ def _complete_script(
         and not (parameter.name and parameter.dtype)
         and parameter.name not in args.keys() - untyped_names
     ]
+    problem, hint = _explain_unread_kernel(
+        kernels, kernel_name, table, template, unreadable_parameters
+    )
+    if problem:
+        # With the kernel and all arguments in the manifest, the template's text is not needed.
+        if kernel_name is None or untyped_names or not args:
+            yield Diagnostic(problem, place, hint)
+        return
+    if other_names := untyped_names & declared_names - parameter_names:
+        key = min(other_names)
+        near = did_you_mean(key, parameter_names, max_listed=0)
+        place = document.locate_key("script", name, "args", key)
+        message = f'"{kernel.plain}" has no parameter "{key}"'
+        yield Diagnostic(message, place, near or template.format_declaration(kernel))
+        return
+    additions = _add_kernel(script, kernel, has_cpu=template.has_cpu, with_args=not is_complete)
+    if additions:
+        notes.append(f"{table}, from {template.shown}:{place.line}:")
+        notes += [f"  {key} = {format_toml(value)}" for key, value in additions.items()]
+
+
+def _explain_unread_kernel(
+    kernels: Sequence[DeclaredKernel],
+    kernel_name: str | None,
+    table: str,
+    template: KernelTemplate,
+    unreadable_parameters: Sequence[KernelParameter],
+) -> tuple[str, str]:
+    """Return why the declarations of a kernel do not say how it is called, and a hint; the reason
+    is "" if they do. `table` is the header of the script in the manifest."""
+    kernel = kernels[0]
     # A name with template arguments says which instance of a C++ template is meant.
     problem = "" if kernel_name and kernel.is_template else kernel.problem
     hint = f"write args in {table}"
@@ -257,24 +288,21 @@ def _complete_script(
     elif kernel_name is None and kernel.problem:
         name_hint = f"{kernel.plain}<…>" if kernel.is_template else "NAME"
         hint = f'write kernel = "{name_hint}" in {table}, and its args'
-    if problem:
-        # With the kernel and all arguments in the manifest, the template's text is not needed.
-        if kernel_name is None or untyped_names or not args:
-            yield Diagnostic(problem, place, hint)
-        return
-    if other_names := untyped_names & declared_names - parameter_names:
-        key = min(other_names)
-        near = did_you_mean(key, parameter_names, max_listed=0)
-        place = document.locate_key("script", name, "args", key)
-        message = f'"{kernel.plain}" has no parameter "{key}"'
-        yield Diagnostic(message, place, near or template.format_declaration(kernel))
-        return
+    return problem, hint
+
+
+def _add_kernel(
+    script: dict[str, Any], kernel: DeclaredKernel, *, has_cpu: bool, with_args: bool
+) -> dict[str, object]:
+    """Add a kernel, and with `with_args` its arguments, to a script. Return the new values, by the
+    names of their keys."""
+    kernel_name, args = script.get("kernel"), script.get("args") or {}
     # "k" of `__global__ void k(…)` in C++ is `::k`. A function for the cpu is called by its C name.
-    is_plain = kernel_name == kernel.plain and not kernel.is_template and not template.has_cpu
+    is_plain = kernel_name == kernel.plain and not kernel.is_template and not has_cpu
     script["kernel"] = kernel.name if is_plain else kernel_name or kernel.name
     is_added = script["kernel"] != kernel_name
     additions: dict[str, object] = {"kernel": kernel.name} if is_added else {}
-    if not is_complete:
+    if with_args:
         completed_args = {
             parameter.name: _complete_argument(parameter, args.get(parameter.name))
             for parameter in kernel.parameters
@@ -284,9 +312,7 @@ def _complete_script(
         additions |= {
             f"args.{key}": arg for key, arg in completed_args.items() if arg != args.get(key)
         }
-    if additions:
-        notes.append(f"{table}, from {template.shown}:{place.line}:")
-        notes += [f"  {key} = {format_toml(value)}" for key, value in additions.items()]
+    return additions
 
 
 def _explain_missing_kernel(
