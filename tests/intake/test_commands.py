@@ -41,8 +41,9 @@ rule link
 build {root}/build/two.cuda.o: cuda_compile {root}/csrc/two.cu
 build {root}/build/one.cuda.o: cuda_compile {root}/csrc/one.cu
 build {root}/build/gone.cuda.o: cuda_compile {root}/csrc/gone.cu
+build {root}/build/other.cuda.o: cuda_compile {root}/csrc/other.cu
 build ext.so: link {root}/build/one.cuda.o {root}/build/two.cuda.o
-default ext.so
+default ext.so {root}/build/gone.cuda.o
 """
 
 
@@ -71,7 +72,7 @@ def test_a_build_of_pytorch_becomes_a_library(folder: Path) -> None:
         "cudart": "shared", "undefined": True,
     }  # fmt: skip
     (note,) = draft.notes
-    assert "csrc/gone.cu" in note
+    assert "csrc/gone.cu" in note  # and no word of other.cu, which no default target needs
     (folder / "tilus.toml").write_text(format_manifest(draft))
     assert load_manifest(str(folder / "tilus.toml")).libraries["ext"].undefined
 
@@ -102,6 +103,14 @@ PARSED: dict[str, dict[str, object]] = {
     "-DA -DB=2 -UA -U B -UC -DB=3": {"defines": {"B": "3"}, "flags": ["-UC"]},
     # A table of macros has no place for one with parameters.
     "-DSQ(x)=((x)*(x)) -DA=1": {"flags": ["-DSQ(x)=((x)*(x))"], "defines": {"A": "1"}},
+    # As nvcc takes lists apart: a macro among the words of the host compiler is a macro.
+    "-Xcompiler -fPIC,-Wall,-O2,-DA=3,-fopenmp -DB=1,C -DD=1\\,2": {
+        "flags": ["-Xcompiler", "-Wall", "-Xcompiler", "-O2", "-Xcompiler", "-fopenmp"],
+        "defines": {"A": "3", "B": "1", "C": True, "D": "1,2"},
+    },
+    "-Wp,-D_FORTIFY_SOURCE=2,-DA -DA=2 -Xcompiler=-DA=3": {
+        "defines": {"A": "2", "_FORTIFY_SOURCE": "2"}
+    },
     "-arch=sm_80": {"archs": ["sm_80"], "ptx": True},
     "-arch=compute_80 -code=sm_80": {"archs": ["sm_80"], "ptx": False},
     "-gencode arch=compute_80,code=sm_86": {"archs": ["sm_86"], "ptx": False},
@@ -161,12 +170,14 @@ def test_every_word_of_a_command_is_understood_kept_or_noted(seed: int, tmp_path
     """Drawn: what is said, and how it is spelled; what is said must come out again."""
     draw = random.Random(seed)
     includes = draw.sample(["a", "b/c", "d e"], draw.randint(0, 3))
-    defines = {f"M{n}": draw.choice(["1", "a,b", '"x"']) for n in range(draw.randint(0, 3))}
+    # nvcc takes a list apart at each comma without a backslash.
+    written = {"1": "1", "a,b": r"a\,b", '"x"': r"\"x\""}
+    defines = {f"M{n}": draw.choice([*written]) for n in range(draw.randint(0, 3))}
     arch, std = draw.choice(["80", "90a", "100"]), draw.choice(["c++14", "c++17", "c++20"])
     flags = draw.sample(KEPT, draw.randint(0, len(KEPT)))
     said = [
         *(("include", each) for each in includes),
-        *(("define", f"{name}={value}") for name, value in defines.items()),
+        *(("define", f"{name}={written[value]}") for name, value in defines.items()),
         *(("flag", each) for each in flags),
         *(("ours", each) for each in draw.sample(OURS, 3)),
         *(("arch", arch), ("std", std)),
@@ -290,6 +301,57 @@ def test_sources_that_are_not_taken_are_noted(folder: Path) -> None:
     other, suffix = draft.notes
     assert "compiles it as .cu (-x cu), and here the suffix decides: cuda.cpp" in suffix
     assert other == "left out, because it is not a .cu, .c, .cc, .cpp, .cxx: fast.s"
+
+
+def test_a_program_that_compiles_nothing_makes_no_library(folder: Path) -> None:
+    names = ("bash -c 'echo -c csrc/one.cu'", "sha256sum -c csrc/one.cu", "wc -c csrc/one.cu")
+    draft = drafted(folder, *names, "nvcc -M csrc/two.cu", "./wrapped -c csrc/two.cu -o two.o")
+    assert [library.sources for library in draft.libraries] == [["csrc/two.cu"]]
+    assert list(draft.notes) == ["assumed, because nothing says what to compile for: sm_80"]
+
+
+def test_an_rpath_is_taken_entry_by_entry(folder: Path) -> None:
+    (folder / "k.cpp").write_text("")
+    line = "g++ -shared k.cpp -o k.so -Wl,-rpath,'$ORIGIN:/home/me/build/lib:$ORIGIN/../lib'"
+    draft = drafted(folder, line)
+    assert draft.libraries[0].keys["rpath"] == ["$ORIGIN", "$ORIGIN/../lib"]
+    assert list(draft.notes) == ["a path of this machine is left out of rpath: /home/me/build/lib"]
+
+
+@pytest.mark.parametrize(("libs", "torch"), [("-lc10 -ltorch", True), ("", None)])
+def test_a_library_is_torchs_if_it_links_torch(folder, monkeypatch, libs, torch) -> None:
+    site = folder / "site-packages"
+    (site / "torch/include").mkdir(parents=True)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
+    (folder / "k.cpp").write_text("")
+    words = f"-I{site}/torch/include k.cpp -L{site}/torch/lib {libs}"
+    (library,) = drafted(folder, f"g++ -shared {words} -o k.so").libraries
+    assert library.keys.get("torch") == torch
+    assert library.include_dirs == ([] if torch else [{"package": "torch", "path": "include"}])
+
+
+def test_the_headers_in_a_toolkit_are_the_toolkits(folder: Path) -> None:
+    toolkit = folder / "cuda/include"
+    for name in ("crt", "cccl"):
+        (toolkit / name).mkdir(parents=True)
+    (toolkit / "crt/host_config.h").write_text("")
+    draft = drafted(folder, f"nvcc -arch=sm_80 -isystem {toolkit}/cccl -c csrc/one.cu")
+    assert draft.libraries[0].include_dirs == []
+
+
+def test_the_words_in_response_files_of_ninja_are_read(folder: Path) -> None:
+    text = (
+        "rule cc\n  command = g++ @$out.rsp -c $in -o $out\n"
+        "  rspfile = $out.rsp\n  rspfile_content = -DA=3\nbuild one.o: cc csrc/one.cpp\n"
+        "rule ar\n  command = ar rcs $out @$out.rsp\n  rspfile = $out.rsp\n"
+        "  rspfile_content = $in\nbuild libk.a: ar one.o\n"
+    )
+    Project(folder).write_all({"csrc/one.cpp": "", "build.ninja": text})
+    draft = ManifestDraft("p")
+    found = builds.read_ninja_commands(draft, str(folder), "build.ninja")
+    libraries.add_libraries(draft, str(folder), found)
+    (library,) = draft.libraries
+    assert (library.name, library.sources, library.defines) == ("k", ["csrc/one.cpp"], {"A": "3"})
 
 
 def test_entries_without_a_command_are_noted(folder: Path) -> None:

@@ -237,6 +237,90 @@ def test_a_setup_py_that_fails_shows_the_end_of_its_own_error(tmp_path: Path) ->
     assert "recorder.py" not in printed
 
 
+CMAKE_FAILS = """\
+import subprocess, sys
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+class Build(build_ext):
+    def run(self):
+        text = "print('CMake Error at CMakeLists.txt:3: no Farm'); raise SystemExit(1)"
+        subprocess.check_call([sys.executable, "-c", text])
+
+setup(name="k", cmdclass={"build_ext": Build}, ext_modules=[Extension("k", [])])
+"""
+
+
+def test_the_error_of_a_program_that_a_setup_py_runs_is_shown(project: Project) -> None:
+    project.write_all({"setup.py": CMAKE_FAILS})
+    assert (
+        "CMake Error at CMakeLists.txt:3: no Farm"
+        in project.run("import", "setup.py", status=2).err
+    )
+
+
+def test_a_nested_build_of_cmake_is_read_with_its_links(project: Project) -> None:
+    text = (
+        "import os\n"
+        + CMAKE_FAILS.partition("        text")[0]
+        + (
+            "        goal = os.environ['GOAL']\n"
+            "        subprocess.check_call(['cmake', '--build', 'b', '-t', goal, '-j8'])\n\n"
+            "setup(name='k', cmdclass={'build_ext': Build}, ext_modules=[Extension('k', [])])\n"
+        )
+    )
+    makefile = "all:\nlibk.so:\n\tg++ -shared -DN=4 ../k.cpp -o $@\n"
+    project.write_all({"setup.py": text, "k.cpp": "", "b/Makefile": makefile, ".git/HEAD": ""})
+    project.run("import", "setup.py", "GOAL=libk.so")
+    table = libraries_of(project)["k"]
+    assert (table["output"], table["defines"]) == ("b/libk.so", {"N": "4"})
+
+
+SCALED = """\
+GPU = 0
+SIZE ?= 1
+libk.so: k.cpp
+\tg++ -shared -DGPU=$(GPU) -DSIZE=$(SIZE) $< -o $@
+other.so: k.cpp
+\tg++ -shared $< -o $@
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "shell", "defines"),
+    [
+        ((), {}, {"GPU": "0", "SIZE": "1"}),
+        (("GPU=1",), {}, {"GPU": "1", "SIZE": "1"}),
+        ((), {"GPU": "1", "SIZE": "7"}, {"GPU": "0", "SIZE": "7"}),
+        (("other.so",), {}, None),
+    ],
+)
+def test_variables_and_goals_are_makes(project: Project, words, shell, defines) -> None:
+    project.write_all({"Makefile": SCALED, "k.cpp": ""})
+    printed = project.run("import", "Makefile", *words, **shell).out
+    (table,) = libraries_of(project).values()
+    assert table.get("defines") == defines
+    assert ("(tilusbuild import Makefile GPU=1)" in printed) == ("GPU" in shell)
+
+
+def test_makefiles_of_cmake_link_by_scripts(project: Project) -> None:
+    """A target of CMake's needs the files of others, for which its own Makefile has no rule."""
+    project.write_all(
+        {
+            "Makefile": "all:\n\t$(MAKE) -f a.mk\n\t$(MAKE) -f b.mk\n",
+            "a.mk": "all: liba.a\na.o: a.cpp\n"
+            "\tif [ -n '$<' ]; then g++ -c $< -o $@; else g++ -c x.cpp -o $@; fi\n"
+            "liba.a: a.o\n\techo $^ > list\n\tar qc $@ $$(cat list)\n",
+            "b.mk": "b.so: liba.a\n\tcd . && cmake -E cmake_link_script b.txt --verbose=\n",
+            "b.txt": "g++ -shared -o b.so liba.a\n",
+            "a.cpp": "",
+        }
+    )
+    project.run("import", "Makefile")
+    (table,) = libraries_of(project).values()
+    assert (table["sources"], table["output"]) == (["a.cpp"], "b.so")
+
+
 MAKEFILE = """\
 all: prog libstatic.a
 \t$(MAKE) -C sub

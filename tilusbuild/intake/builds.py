@@ -7,6 +7,7 @@ their author.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from tilusbuild.intake import spy
 from tilusbuild.intake.draft import ManifestDraft
 from tilusbuild.process.base import Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.runtime.regular import read_text
+from tilusbuild.runtime.regular import read_text, try_read_text
 from tilusbuild.state.temporary import TemporaryDirectory
 
 Commands = list[tuple[str, list[str]]]
@@ -30,10 +31,15 @@ Commands = list[tuple[str, list[str]]]
 
 _TIMEOUT, _MAX_OUTPUT = 600.0, 1 << 28
 """Seconds that another program has, and bytes of its output."""
-_MAX_LINES = 15
+_MAX_LINES = 20
 """Lines of a script's error that are shown."""
 # Such as `make[1]: Entering directory '/src/lib'`.
 _ENTERING = re.compile(r"make(?:\[\d+\])?: (Entering|Leaving) directory '(.*)'")
+_WRITTEN_LIST = re.compile(r"^echo (.*) > (\S+)$", re.MULTILINE)
+_READ_LIST = re.compile(r"(?:\$\(|`)cat (\S+)[)`]")
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?: .*\n)+", re.MULTILINE)
+_SHELL = re.compile(r"(ba|da|k|z)?sh")
+_SHELL_KEYWORDS = frozenset(["if", "then", "else", "elif", "do", "while", "!", "{", "exec", "eval"])
 
 
 def _run_command(directory: str, *argv: str) -> CompletedCommand:
@@ -57,16 +63,25 @@ def _read_output(name: str, directory: str, *argv: str) -> str:
     return text
 
 
-def read_ninja_commands(draft: ManifestDraft, root: str, name: str) -> Commands:
-    """Return the commands of a ninja file, from `ninja -t compdb`. Raises `InputError`."""
+def read_ninja_commands(
+    draft: ManifestDraft, root: str, name: str, targets: Sequence[str] = ()
+) -> Commands:
+    """Return the commands of the targets in a ninja file; of its default targets, without any.
+    Raises `InputError`."""
     ninja = shutil.which("ninja") or shutil.which("ninja", path=sysconfig.get_path("scripts"))
     if ninja is None:
         raise input_error(
             f"{name} cannot be imported: it needs ninja, which is not installed",
             hint="`pip install ninja`; or name the build's compile_commands.json",
         )
-    compdb_text = _read_output(name, root, ninja, "-f", name, "-t", "compdb")
-    return read_compile_entries(draft, json.loads(compdb_text), root)
+    tool = ("-f", name, "-t")
+    built = {*_read_output(name, root, ninja, *tool, "commands", *targets).splitlines()}
+    # Both list all commands in one order; with -x, a response file's words are in its place.
+    listed = json.loads(_read_output(name, root, ninja, *tool, "compdb"))
+    expanded = json.loads(_read_output(name, root, ninja, *tool, "compdb", "-x"))
+    pairs = zip(listed, expanded, strict=True)
+    entries = [entry for written, entry in pairs if written["command"] in built]
+    return read_compile_entries(draft, entries, root)
 
 
 def read_compile_entries(draft: ManifestDraft, entries: Sequence[object], root: str) -> Commands:
@@ -86,10 +101,35 @@ def read_compile_entries(draft: ManifestDraft, entries: Sequence[object], root: 
     return commands
 
 
-def read_make_commands(root: str, name: str) -> Commands:
-    """Return the commands of a Makefile's first goal, from `make -n`. Raises `InputError`."""
-    # With -B, as if nothing were built: make prints no command of a file that is up to date.
-    text = _read_output(name, root, "make", "-n", "-B", "-w", "-f", name)
+def read_make_commands(
+    draft: ManifestDraft, root: str, name: str, words: Sequence[str] = ()
+) -> Commands:
+    """Return the commands of a Makefile's first goal, or of the goals in `words`, with the
+    variables there, from `make -n`. A variable of the environment that the Makefile sets itself
+    becomes a note of the draft. Raises `InputError`."""
+    # With -B, as if nothing were built: make prints no command of a file that is up to date. What
+    # it prints is read, and must be in English.
+    make = ("LC_ALL=C", "make", "-n", "-B", "-w", "-f", name, *words)
+    completed = _run_command(root, "env", *make)
+    if not completed.ok and b"', needed by '" in completed.output:
+        # A recursive make needs a file that another one would have made. With this rule, all that
+        # has no other rule is taken to be there. Unlike an option, it reaches each make.
+        with TemporaryDirectory("import") as rules:
+            rule = os.path.join(rules.path, "default.mk")
+            with open(rule, "w", encoding="utf-8") as file:
+                file.write(".DEFAULT: ;\n")
+            text = _read_output(name, root, "env", f"MAKEFILES={rule}", *make)
+    else:
+        text = _read_output(name, root, "env", *make)
+    for variable in _list_overridden_variables(root, name, words):
+        setting = f"{variable}={os.environ[variable]}"
+        draft.add_note(
+            f"left out: {setting} of the environment, because {name} sets {variable}"
+            f" (tilusbuild import {name} {setting})"
+        )
+    # A list of objects may go through a file, as in `echo $^ > list` and `g++ $(cat list)`.
+    lists = {path: words for words, path in _WRITTEN_LIST.findall(text)}
+    text = _READ_LIST.sub(lambda match: lists.get(match[1], match[0]), text)
     commands: Commands = []
     # A stack, whose last directory is that of the make that prints the line.
     directories = [root]
@@ -103,9 +143,34 @@ def read_make_commands(root: str, name: str) -> Commands:
     return commands
 
 
+def _list_overridden_variables(root: str, name: str, words: Sequence[str]) -> list[str]:
+    """Return the environment variables that a Makefile sets, whatever their values were."""
+    variables = [word for word in words if "=" in word]
+    # A goal of our own, whose recipe is expanded after everything was read.
+    goal = "tilusbuild-origins"
+    names = [key for key in os.environ if key.isidentifier() and key not in ("PATH", "SHELL")]
+    recipe = f"$(foreach v,{' '.join(names)},$(info {goal} $(v) $(origin $(v))))"
+    eval_option = f"--eval={goal}: ; {recipe}"
+    completed = _run_command(root, "make", "-n", "-f", name, *variables, eval_option, goal)
+    lines = completed.output.decode(errors="replace").splitlines()
+    found = [line.split() for line in lines if line.startswith(goal)]
+    return [variable for _, variable, *origin in found if origin == ["file"]]
+
+
+def read_build_commands(
+    draft: ManifestDraft, root: str, name: str, words: Sequence[str]
+) -> Commands:
+    """Return the commands of a ninja file or a Makefile, for the targets or goals in `words`, or
+    for the default. Raises `InputError`."""
+    if name.endswith(".ninja"):
+        return read_ninja_commands(draft, root, name, words)
+    return read_make_commands(draft, root, name, words)
+
+
 def _split_shell_line(directory: str, line: str) -> Iterator[tuple[str, list[str]]]:
     """Yield (directory, arguments) of each command in a line of shell, which starts in `directory`.
     `cd` itself is not yielded: it changes the directory of the commands after it."""
+    line = re.sub(r"^\s*\((.*)\)\s*$", r"\1", line)
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
@@ -113,18 +178,44 @@ def _split_shell_line(directory: str, line: str) -> Iterator[tuple[str, list[str
     except ValueError:
         # An apostrophe in a text that make prints, as `echo don't`, opens no quotation.
         tokens = line.split()
+    outputs: set[str | None] = set()
     while tokens:
         # A token of `;`, `&` and `|` alone ends the command.
         end = next((n for n, token in enumerate(tokens) if not token.strip(";&|")), len(tokens))
         command, tokens = tokens[:end], tokens[end + 1 :]
+        while command and command[0] in _SHELL_KEYWORDS:
+            del command[0]
         if len(command) == 2 and command[0] == "cd":
             directory = os.path.join(directory, command[1])
         elif command:
-            yield directory, command
+            # `then` and `else` may make one file: the first that makes it is taken.
+            output = dict(itertools.pairwise(command)).get("-o")
+            if output is None or output not in outputs:
+                outputs.add(output)
+                yield from _open_command(directory, command)
 
 
-def record_setup_commands(draft: ManifestDraft, root: str, name: str) -> Commands:
-    """Run a setup.py that starts no compiler, and return its commands to compile and to link.
+def _open_command(directory: str, command: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield (directory, arguments) of a command, or of those in the line that a shell gets, or in
+    the file that CMake runs to link."""
+    if _SHELL.fullmatch(os.path.basename(command[0])):
+        # The line comes after `-c`, which may be among other letters, as in `-ec`.
+        index = next((n for n, word in enumerate(command) if re.fullmatch(r"-\w*c", word)), None)
+        text = "" if index is None else "".join(command[index + 1 : index + 2])
+    elif command[1:3] == ["-E", "cmake_link_script"]:
+        text = try_read_text(os.path.join(directory, *command[3:4])) or ""
+    else:
+        yield directory, command
+        return
+    for line in text.splitlines():
+        yield from _split_shell_line(directory, line)
+
+
+def record_setup_commands(
+    draft: ManifestDraft, root: str, name: str, variables: Sequence[str] = ()
+) -> Commands:
+    """Run a setup.py that starts no compiler, with more `variables` (NAME=VALUE) in its
+    environment, and return its commands to compile and to link, also those of builds within.
 
     Paths in its build directory become those in the project. An assumed architecture becomes a note
     of the draft. Raises `InputError`.
@@ -139,7 +230,8 @@ def record_setup_commands(draft: ManifestDraft, root: str, name: str) -> Command
         build_step = ("build", "--force", "--build-lib", build_directory.path)
         build_arguments = (*build_step, "build_ext", "--inplace")
         effect = ("compiled anything", "command")
-        records = run_recorded(draft, root, name, spy.__file__, build_arguments, effect)
+        spied = (spy.__file__, build_arguments, effect, variables)
+        records = run_recorded(draft, root, name, *spied)
         build_prefix = build_directory.path + "/"
     inplace_by_built = {
         record["built"]: record["inplace"] for record in records if "built" in record
@@ -152,11 +244,14 @@ def record_setup_commands(draft: ManifestDraft, root: str, name: str) -> Command
         inplace = inplace_by_built.get(argument)
         return inplace or os.path.join(root, argument.removeprefix(build_prefix))
 
-    entries = [record for record in records if "arguments" in record or "command" in record]
-    commands = [
-        (directory, [*map(to_project_path, argv)])
-        for directory, argv in read_compile_entries(draft, entries, root)
-    ]
+    commands: Commands = []
+    for record in records:
+        if "build" in record:
+            nested_build = (record["directory"], record["build"], record["targets"])
+            commands += read_build_commands(draft, *nested_build)
+        elif "arguments" in record:
+            commands.append((record["directory"], record["arguments"]))
+    commands = [(directory, [*map(to_project_path, argv)]) for directory, argv in commands]
     for assumption in (record["assumed"] for record in records if "assumed" in record):
         draft.add_note(f"assumed, because there is no GPU to ask: {assumption}")
     return commands
@@ -169,6 +264,7 @@ def run_recorded(
     recorder: str,
     arguments: Sequence[str],
     recorded_effect: tuple[str, str],
+    variables: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Run a script below a recorder, for at most 600 s. Return the JSON lines that the recorder
     wrote, without repetitions.
@@ -179,12 +275,15 @@ def run_recorded(
     """
     with TemporaryDirectory("import") as directory:
         record = os.path.join(directory.path, "record")
-        completed = _run_command(root, sys.executable, recorder, record, name, *arguments)
+        python = ("env", *variables, sys.executable)
+        completed = _run_command(root, *python, recorder, record, name, *arguments)
         lines = read_text(record).splitlines() if os.path.exists(record) else []
     effect, effect_noun = recorded_effect
     if not completed.ok:
         outcome = f"has not ended after {_TIMEOUT:.0f} s" if completed.timed_out else "failed"
-        output_lines = completed.output.decode(errors="replace").strip().splitlines()
+        # A program that the script starts, such as cmake, has its say before Python's frames.
+        output = _TRACEBACK.sub("", completed.output.decode(errors="replace"))
+        output_lines = [line for line in output.splitlines() if line.strip()]
         if not lines:
             last_lines = "\n".join(output_lines[-_MAX_LINES:])
             message = f"{name} was run, and {outcome} before it {effect}"

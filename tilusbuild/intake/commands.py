@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from tilusbuild.expr import Value
 from tilusbuild.intake.draft import ManifestDraft
 from tilusbuild.intake.spy import BEFORE, COMPILER, get_tool_name
-from tilusbuild.manifest.command_words import Option, parse_options
+from tilusbuild.manifest.command_words import Option, parse_options, split_command, split_list
 from tilusbuild.manifest.denied_flags import list_flag_problems
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.manifest.names import IDENTIFIER
@@ -33,6 +33,7 @@ _OUTPUT_KIND_OF_OPTION = {
     "-shared": "shared",
     "-c": "object",
     "-dc": "object",
+    "-dw": "object",
     "-dlink": "device link",
     **dict(zip(_STAGES, _STAGES, strict=True)),
 }
@@ -101,15 +102,51 @@ def parse_arguments(argv: Sequence[str], directory: str, tool: str = "nvcc") -> 
     # nvcc links the static runtime unless `-cudart` says otherwise.
     arguments = CompileArguments(cudart="static" if by_nvcc else None)
     # `parse_options` reads files of options, and appends the unreadable ones to `unread`.
-    for option in parse_options(argv, directory, arguments.unread):
-        _add_option(arguments, option, directory, by_nvcc)
+    options = [*parse_options(argv, directory, arguments.unread)]
+    # The host compiler gets these words before all others: nvcc's own `-D` takes precedence.
+    host_options = [option for option in options if option.name == "-Xcompiler"]
+    host_words = [word for option in host_options for word in _split_shell_list(option.value)]
+    for option in parse_options(host_words, directory, arguments.unread):
+        _add_option(arguments, option, directory, _FOR_HOST)
+    for option in options:
+        split = _SPLIT_BY_OPTION.get(option.name) if by_nvcc else None
+        for value in split(option.value) if split else [option.value]:
+            part = structs.replace(option, value=value)
+            _add_option(arguments, part, directory, _FOR_NVCC if by_nvcc else _FOR_BOTH)
     return arguments
 
+
+def _split_shell_list(value: str) -> list[str]:
+    """Return the words of a list of options, which a shell takes apart after nvcc."""
+    return split_command(" ".join(split_list(value)))
+
+
+# The options whose value nvcc takes apart at commas.
+_SPLIT_BY_OPTION: Mapping[str, Callable[[str], list[str]]] = {
+    **dict.fromkeys(("-D", "-U", "-I", "-isystem", "-l", "-L", "-code"), split_list),
+    "-Xlinker": _split_shell_list,
+}
+# The flags of a command that nvcc can be given as they are; it passes all others on to the host
+# compiler. Of g++'s, only -O means the same to nvcc, which would misread others, such as
+# -Werror=format-security as its own -Werror. Behind `-Xcompiler`, -O is for host code alone.
+_FOR_BOTH, _FOR_HOST = re.compile("-O[0-3]"), re.compile("(?!)")
+# nvcc forwards flags that it does not know to the host compiler: these are gcc's families, without
+# the flags of nvcc that begin so.
+_FOR_NVCC = re.compile(
+    r"(?!-p(ipe|thread|edantic)|-ansi|-[fW](?!mad|tz|template-|device-|reorder|default-stream"
+    r"|missing-l|no-deprecated-(gpu|decl)|ext-lambda)|-m(?!64|axrregcount|odify-|inimal)[a-z]).*",
+    re.DOTALL,
+)
 
 # The fields of `CompileArguments`, by option: those that get the option's value, those whose list
 # gets it, and those whose list gets it as an absolute path.
 _FIELD_OF_VALUE_OPTION = {"-std": "std", "-march": "march", "-x": "language", "-cudart": "cudart"}
-_FIELD_OF_LIST_OPTION = {"-code": "codes", "-arch": "arch_names", "-l": "libs"}
+_FIELD_OF_LIST_OPTION = {
+    "-code": "codes",
+    "-arch": "arch_names",
+    "-l": "libs",
+    "-Xlinker": "linker",
+}
 _FIELD_OF_DIRECTORY_OPTION = {
     **dict.fromkeys(("-I", "-iquote"), "include_dirs"),
     **dict.fromkeys(("-isystem", "-idirafter"), "system_dirs"),
@@ -117,9 +154,11 @@ _FIELD_OF_DIRECTORY_OPTION = {
 }
 
 
-def _add_option(arguments: CompileArguments, option: Option, directory: str, by_nvcc: bool) -> None:
-    """Add one option, with its value, to `arguments`. `by_nvcc`: nvcc reads it, not g++."""
-    name, value, written = option.name, option.value, option.written
+def _add_option(
+    arguments: CompileArguments, option: Option, directory: str, for_nvcc: re.Pattern[str]
+) -> None:
+    """Add one option, with its value, to `arguments`. Flags that match `for_nvcc` are nvcc's."""
+    name, value = option.name, option.value
     if name in _OUTPUT_KIND_OF_OPTION:
         arguments.output_kind = max(
             arguments.output_kind, _OUTPUT_KIND_OF_OPTION[name], key=_OUTPUT_KINDS.index
@@ -143,38 +182,29 @@ def _add_option(arguments: CompileArguments, option: Option, directory: str, by_
         arguments.codes.append(value.partition("code=")[2] or value)
     elif name == "-o":
         arguments.output = os.path.normpath(os.path.join(directory, value))
-    elif name == "-Xlinker" or name.startswith("-Wl,"):
-        linker_words = value or written[0].removeprefix("-Wl,")
-        arguments.linker += linker_words.split(",")
-    else:
-        _add_file_or_flag(arguments, option, directory, by_nvcc)
+    elif name == "-z" or name.startswith("-Wl,"):
+        arguments.linker += ",".join(option.written).removeprefix("-Wl,").split(",")
+    elif name != "-Xcompiler":
+        _add_file_or_flag(arguments, option, directory, for_nvcc)
 
 
 def _add_file_or_flag(
-    arguments: CompileArguments, option: Option, directory: str, by_nvcc: bool
+    arguments: CompileArguments, option: Option, directory: str, for_nvcc: re.Pattern[str]
 ) -> None:
     """Add a source, another file, or a flag to `arguments`. Flags that tilusbuild sets itself are
-    dropped. A flag for the host compiler of nvcc goes behind `-Xcompiler`."""
+    dropped. A flag that does not match `for_nvcc` goes behind `-Xcompiler`."""
     name, written = option.name, option.written
     if not name.startswith("-"):
         is_source = os.path.splitext(name)[1] in LANGUAGES
         path = os.path.normpath(os.path.join(directory, name))
         (arguments.sources if is_source else arguments.others).append(path)
-    elif name == "-Xcompiler":
-        _add_host_flags(arguments, option.value)
     elif not _DROPPED_FLAGS.fullmatch(name) and name not in _DROPPED_OPTIONS_WITH_VALUE:
-        if by_nvcc:
-            # nvcc forwards flags that it does not know to the host compiler.
-            is_host_flag = _HOST_FLAG.match(name) is not None
-        else:
-            # Of g++'s flags only -O means the same to nvcc, which would misread others, such as
-            # -Werror=format-security as its own -Werror.
-            is_host_flag = not re.fullmatch("-O[0-3]", name)
         host_flags = ["-Xcompiler", *written]
         can_be_passed = len(written) == 1 and not any(
             list_flag_problems(host_flags, unsafe=False, cpu=False)
         )
-        arguments.flags += host_flags if is_host_flag and can_be_passed else written
+        is_host_flag = can_be_passed and not for_nvcc.fullmatch(name)
+        arguments.flags += host_flags if is_host_flag else written
 
 
 def _add_macro(arguments: CompileArguments, name: str, value: str) -> None:
@@ -191,27 +221,6 @@ def _add_macro(arguments: CompileArguments, name: str, value: str) -> None:
         del arguments.defines[macro]
     else:
         arguments.flags.append(f"-U{macro}")
-
-
-_HOST_FLAG = re.compile(
-    r"-p(ipe|thread|edantic)|-ansi|-[fW](?!mad|tz|template-|device-|reorder|default-stream|missing-l"
-    r"|no-deprecated-(gpu|decl)|ext-lambda)|-m(?!64|axrregcount|odify-|inimal)[a-z]"
-)
-"""The families of gcc's flags, without the flags of nvcc that begin so."""
-
-
-def _add_host_flags(arguments: CompileArguments, value: str) -> None:
-    """Add the flags in the value of `-Xcompiler`, without those that tilusbuild passes itself.
-    `-march` sets the field `march`."""
-    # nvcc splits the value at commas, and the shell that it starts splits the result at blanks.
-    host_flags = []
-    for flag in filter(None, re.split(r"[\s,]+", value.strip("'\" "))):
-        if flag.startswith("-march="):
-            arguments.march = flag.removeprefix("-march=")
-        elif not _DROPPED_FLAGS.fullmatch(flag):
-            host_flags.append(flag)
-    if host_flags:
-        arguments.flags += ["-Xcompiler", ",".join(host_flags)]
 
 
 class LinkProduct(Struct):
@@ -246,6 +255,9 @@ class CommandOutputs(Struct):
     """The name in `objects` of the file that a path has so far: a setup.py makes many at one."""
     products: dict[str, LinkProduct] = field(default_factory=dict)
     device_links: set[str] = field(default_factory=set)
+    unmade: dict[str, str] = field(default_factory=dict)
+    """The sources of which a command makes something else than an object, and the option for
+    that."""
 
     def list_objects(self, product: LinkProduct, seen: set[str]) -> Iterator[str]:
         """Yield the names of the objects of a product, and of those in the static archives among
@@ -279,25 +291,49 @@ def collect_outputs(
             continue
         tool, arguments = get_tool_name(argv[tool_index]), argv[tool_index + 1 :]
         if _ARCHIVER.fullmatch(tool):
-            _add_archive(outputs, directory, arguments)
-        # A compiler with an unknown name, such as a wrapper script, is recognized by `-c`.
-        elif COMPILER.fullmatch(tool) or "-c" in arguments:
+            _add_archive(draft, outputs, directory, arguments)
+        # A compiler with an unknown name, such as a wrapper script, is recognized by its words.
+        elif COMPILER.fullmatch(tool) or _makes_object(arguments):
+            if "clang" in tool:
+                draft.add_note(f"compiled by {tool} there, and by g++ here (cxx in [toolchain])")
             parsed = parse_arguments(arguments, directory, tool)
             _add_compile(draft, root, outputs, directory, parsed)
+    compiled_sources = {source for source, _ in outputs.objects.values()}
+    for source, option in outputs.unmade.items():
+        if source not in compiled_sources:
+            name = os.path.relpath(source, root)
+            draft.add_note(f"left out, because {option} makes no object of it: {name}")
     return outputs
 
 
-def _add_archive(outputs: CommandOutputs, directory: str, words: Sequence[str]) -> None:
+def _makes_object(words: Sequence[str]) -> bool:
+    """Return whether the words of an unknown program are those of a compile. `wc -c x.cu` is
+    none."""
+    suffixes = {os.path.splitext(word)[1] for word in words}
+    return {"-c", "-o", ".o"} <= {*words, *suffixes} and not suffixes.isdisjoint(LANGUAGES)
+
+
+def _add_unread_notes(draft: ManifestDraft, arguments: CompileArguments) -> None:
+    """Add a note to the draft for each file of options that cannot be read."""
+    for name in arguments.unread:
+        draft.add_note(f"left out, because its file cannot be read: {name}")
+
+
+def _add_archive(
+    draft: ManifestDraft, outputs: CommandOutputs, directory: str, words: Sequence[str]
+) -> None:
     """Add the static library that an archiver's command makes to `outputs`. Does nothing if none of
     the words names an archive."""
     # In `ar qc libx.a a.o b.o`, the archiver's operations come before the archive.
     archive_index = next((n for n, word in enumerate(words) if word.endswith(".a")), None)
     if archive_index is None:
         return
-    paths = [os.path.normpath(os.path.join(directory, word)) for word in words[archive_index:]]
-    archive, *members = paths
+    arguments = CompileArguments()
+    options = parse_options(words[archive_index:], directory, arguments.unread)
+    archive, *members = (os.path.normpath(os.path.join(directory, o.name)) for o in options)
+    _add_unread_notes(draft, arguments)
     inputs = [outputs.latest.get(path, path) for path in members]
-    outputs.products[archive] = LinkProduct("static", archive, inputs, CompileArguments())
+    outputs.products[archive] = LinkProduct("static", archive, inputs, arguments)
 
 
 def _add_compile(
@@ -307,16 +343,11 @@ def _add_compile(
     directory: str,
     arguments: CompileArguments,
 ) -> None:
-    """Add the objects or the product of one compiler's command to `outputs`. Sources of which it
-    makes no object, and unreadable files of options, become notes of the draft."""
-    for name in arguments.unread:
-        draft.add_note(f"left out, because its file cannot be read: {name}")
+    """Add the objects or the product of one compiler's command to `outputs`. Unreadable files of
+    options become notes of the draft."""
+    _add_unread_notes(draft, arguments)
     if arguments.output_kind in _STAGES:
-        for source in arguments.sources:
-            name = os.path.relpath(source, root)
-            draft.add_note(
-                f"left out, because {arguments.output_kind} makes no object of it: {name}"
-            )
+        outputs.unmade |= dict.fromkeys(arguments.sources, arguments.output_kind)
     elif arguments.output_kind == "device link":
         outputs.device_links.add(arguments.output or "")
     elif arguments.output_kind == "object":

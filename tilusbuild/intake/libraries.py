@@ -201,6 +201,7 @@ class _LibraryReader(Struct):
             # Only Python modules need libtorch_python, and no other library of torch brings it.
             if "torch_python" in libs:
                 needed.append("libtorch_python.so")
+        links_torch = not {*_TORCH_LIBS}.isdisjoint(libs)
         libs = [lib for lib in libs if lib not in implied_libs]
         defined, rpath = self._read_linker_options(arguments.linker)
         return {
@@ -210,6 +211,8 @@ class _LibraryReader(Struct):
             "needed": needed,
             "cudart": cudart if cudart != "static" else None,
             "undefined": not defined or None,
+            # With its headers alone, such as those of half.h, a library loads without torch.
+            **({} if links_torch else {"torch": None}),
         }
 
     def _list_link_dirs(self, libs: Sequence[str], directories: Sequence[str]) -> Iterator[object]:
@@ -234,11 +237,12 @@ class _LibraryReader(Struct):
             name, equals, value = option.partition("=")
             if name in ("-rpath", "--rpath", "-R"):
                 path = value if equals else next(remaining, "")
-                # Such as `$ORIGIN/lib`, which is relative to the library, wherever it is installed.
-                if path.startswith("$"):
-                    rpath.append(path)
-                else:
-                    self.draft.add_note(f"a path of this machine is left out of rpath: {path}")
+                for entry in path.split(":"):
+                    # Such as `$ORIGIN/lib`, relative to the library, wherever it is installed.
+                    if entry.startswith("$"):
+                        rpath.append(entry)
+                    else:
+                        self.draft.add_note(f"a path of this machine is left out of rpath: {entry}")
             elif name in ("-soname", "-h", "--soname"):
                 # tilusbuild names the output itself. A value that is the next word is skipped, too.
                 if not equals:
@@ -346,19 +350,21 @@ class _LibraryReader(Struct):
             first_library.keys["rdc"] = True
         include_dirs = [*arguments.include_dirs, *arguments.system_dirs]
         paths = [path for path in include_dirs if not _TORCH_INCLUDE_DIR.search(path)]
-        if len(paths) < len(include_dirs):
-            first_library.keys["torch"] = True
+        if paths != include_dirs and first_library.keys.setdefault("torch", True):
             first_library.keys.pop("undefined", None)
+        else:
+            paths = include_dirs
         # setuptools always passes the first; `torch = true` brings the second.
         implied_dirs = [f"{sys.prefix}/include"]
-        if "torch" in first_library.keys:
+        if first_library.keys.get("torch"):
             implied_dirs.append(sysconfig.get_path("include"))
         for path in paths:
             if path not in implied_dirs and not os.path.isdir(path):
                 self.draft.add_note(
                     f"left out, because it does not exist: include directory {path}"
                 )
-            elif path not in implied_dirs and not is_toolkit(path):
+            # Since CUDA 13 nvcc searches `cccl` by itself, too.
+            elif path not in implied_dirs and not is_toolkit(path.removesuffix("/cccl")):
                 library.include_dirs.append(self._to_manifest_directory(path))
         march = arguments.march
         if march and (march == "native" or not names_march(march)):
@@ -373,7 +379,7 @@ class _LibraryReader(Struct):
                 f"left out: -std={arguments.std} (a manifest has one of {standards})"
             )
         # torch brings libgomp, and an archive (`kind`) is not linked here.
-        needs_no_gomp = "torch" in first_library.keys or "kind" in first_library.keys
+        needs_no_gomp = first_library.keys.get("torch") or "kind" in first_library.keys
         links_gomp = "gomp" in str(first_library.keys.get("link-libs"))
         if "-fopenmp" in library.flags and not needs_no_gomp and not links_gomp:
             self.draft.add_note(

@@ -1,12 +1,14 @@
 """`python spy.py RECORD SETUP.PY ARGUMENT…` runs a setup.py and records its compile commands.
 
 `builds.py` starts it. Compilers, linkers, archivers and ninja are not started: each of their
-commands is a line of JSON in RECORD, as in compile_commands.json. A command that asks a compiler
-something, or that tries it on a temporary file, runs. Imports nothing of tilusbuild.
+commands is a line of JSON in RECORD, as in compile_commands.json; of a nested build, its directory,
+file and targets. A command that asks a compiler something, or that tries it on a temporary file,
+runs. Imports nothing of tilusbuild.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -24,9 +26,11 @@ _TEMPORARY = os.path.realpath(tempfile.gettempdir())
 _HARMLESS_COMMAND = [shutil.which("true") or "/bin/true"]
 BEFORE = re.compile(r"ccache|sccache|distcc|nice|time|env|\w+=.*")
 """Programs and assignments that may stand before a compiler."""
-COMPILER = re.compile(r".*(cc|\+\+|clang|icpx)(-[\d.]+)?")
+COMPILER = re.compile(r".*(cc|cxx|\+\+|clang|icp?x|nvcc_wrapper)(-[\d.]+)?")
 _QUERY_OPTION = re.compile(r"-[EMS]|-MM|-###|--?(dryrun|fsyntax-only|preprocess)")
 _SOURCE_NAME = re.compile(r".*\.(cu|c|cc|cpp|cxx|C|s|S)")
+_OPTIONS_WITH_VALUE = frozenset(["-C", "-f", "-j", "-k", "-l", "-w", "-d", "-o", "-W", "-I"])
+"""Options of ninja and make that are followed by a value."""
 _original_popen_init = subprocess.Popen.__init__
 
 
@@ -95,8 +99,8 @@ def _compiles_temporary_only(argv: list[str], cwd: str) -> bool:
 
 
 def _record_nested_build(tool: str, argv: list[str], cwd: str) -> bool:
-    """Record the commands that ninja, make or CMake would run in a directory of the project. Return
-    True if the tool must not run: its commands were recorded, or CMake would install files."""
+    """Record what ninja, make or CMake would build in a directory of the project. Return True if
+    the tool must not run: its build was recorded, or CMake would install files."""
     # CMake runs to configure, which writes the commands. It must not install, because the files
     # that it would copy were not built.
     if tool == "cmake" and "--build" not in argv:
@@ -107,21 +111,22 @@ def _record_nested_build(tool: str, argv: list[str], cwd: str) -> bool:
     if not f"{os.path.realpath(directory)}/".startswith(f"{_PROJECT}/"):
         # torch's load() builds outside of the project, and the script imports the result.
         return False
-    compile_commands = os.path.join(directory, "compile_commands.json")
     if tool == "ninja" and any(word.startswith(("--version", "-t", "-h")) for word in argv):
         return False
-    if os.path.exists(os.path.join(directory, "build.ninja")):
-        compdb_command = ("ninja", "-C", directory, "-t", "compdb")
-        compdb_text = subprocess.check_output(compdb_command, text=True)
-        # ninja prints "Entering directory" before.
-        entries = json.loads(compdb_text[compdb_text.index("[\n") :])
-    elif os.path.exists(compile_commands) and tool != "ninja":
-        with open(compile_commands, encoding="utf-8") as file:
-            entries = json.load(file)
-    else:
+    names = ("build.ninja",) if tool == "ninja" else ("build.ninja", "Makefile")
+    name = next((n for n in names if os.path.exists(os.path.join(directory, n))), None)
+    # What make does beside CMake is not known: it may make what the script reads next.
+    if name is None or (tool == "make" and not os.path.exists(f"{directory}/CMakeCache.txt")):
         return False
-    for entry in entries:
-        _write_record(entry)
+    if tool == "cmake":
+        target_option = next((word for word in argv if word in ("--target", "-t")), None)
+        after = argv[argv.index(target_option) + 1 :] if target_option else []
+        targets = [*itertools.takewhile(lambda word: not word.startswith("-"), after)]
+    else:
+        pairs = zip(["", *argv], argv, strict=False)
+        words = [word for before, word in pairs if before not in _OPTIONS_WITH_VALUE]
+        targets = [word for word in words if not word.startswith("-")]
+    _write_record({"build": name, "directory": directory, "targets": targets})
     return True
 
 
@@ -157,8 +162,6 @@ def _run_setup() -> None:
     subprocess.Popen.__init__ = _record_or_start  # type: ignore[method-assign]
     # `os.system` starts its process without `Popen`.
     os.system = lambda command: subprocess.call(command, shell=True)  # noqa: S602
-    # For CMake projects within, which then write what `_record_nested_build` reads.
-    os.environ["CMAKE_EXPORT_COMPILE_COMMANDS"] = "ON"
     sys.path[0] = _PROJECT
     from setuptools.command.build_ext import build_ext
     from setuptools.dist import Distribution

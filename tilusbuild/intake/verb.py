@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import Common, Verb, flag, option, positional
+from tilusbuild.cli.arguments import Common, Verb, flag, option, positional, positionals
 from tilusbuild.cli.options import emit_line
 from tilusbuild.report.jsonl import declare_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tilusbuild.intake.draft import ManifestDraft
 
 
@@ -23,6 +26,11 @@ class ImportArgs(Common, frozen=True, kw_only=True):
         "WHAT",
         help="setup.py or a Kernel Tuner script (which are run), Makefile, build.ninja, "
         "compile_commands.json",
+    )
+    words: tuple[str, ...] = positionals(
+        "WORD",
+        help="a variable, as in GPU=1, or a goal: as make and ninja take them; setup.py gets"
+        " variables in its environment",
     )
     output: str | None = option(
         *("-o", "--output"), metavar="DIR", help="the project's directory, which gets tilus.toml"
@@ -53,7 +61,7 @@ def run_import(arguments: ImportArgs) -> int:
     draft = ManifestDraft(_name_project(output or os.path.dirname(source_path)))
     files: dict[str, str] = {}
     try:
-        root = _read_into_draft(draft, source_path, output, files)
+        root = _read_into_draft(draft, source_path, arguments.words, output, files)
     except (OSError, ValueError, SyntaxError, RecursionError) as error:
         raise input_error(f"{arguments.what} cannot be imported: {error}") from None
     if not draft.libraries and not draft.kernels:
@@ -99,10 +107,14 @@ def _find_hint(path: str) -> str | None:
 
 
 def _read_into_draft(
-    draft: ManifestDraft, path: str, output: str | None, files: dict[str, str]
+    draft: ManifestDraft,
+    path: str,
+    words: Sequence[str],
+    output: str | None,
+    files: dict[str, str],
 ) -> str:
-    """Read the build in the file at `path` into the draft. Return the project's directory: `output`
-    or one that contains the sources.
+    """Read the build in the file at `path` into the draft, with the variables and goals in `words`.
+    Return the project's directory: `output` or one that contains the sources.
 
     The file's name and content decide how it is read: a Python file is run, and `files` gets the
     sources that it holds as text. Raises `InputError`, `OSError` and `ValueError`.
@@ -112,7 +124,16 @@ def _read_into_draft(
 
     directory, name = os.path.split(path)
     text = read_text(path, "replace")
-    if name.endswith(".py"):
+    if name == "compile_commands.json" and os.path.isfile(f"{directory}/CMakeCache.txt"):
+        # The file lists also what the default target does not build, and no links.
+        tools = {"build.ninja": "ninja", "Makefile": "make"}
+        usable_names = [n for n in tools if os.path.isfile(f"{directory}/{n}")]
+        name = next((n for n in usable_names if shutil.which(tools[n])), name)
+    is_python, is_make = name.endswith(".py"), name.endswith(".mk") or "makefile" in name.lower()
+    is_build = is_make or name.endswith(".ninja")
+    if words and not (is_build or (is_python and all("=" in word for word in words))):
+        raise ValueError("words after its name are for ninja and make, variables for setup.py, too")
+    if is_python:
         # A setup.py may have another name: it calls `setup()`. A tuning script may do so, too.
         calls_setup = "kernel_tuner" not in text and re.search(r"\bsetup\(", text)
         if name != "setup.py" and not calls_setup:
@@ -120,11 +141,9 @@ def _read_into_draft(
                 raise ValueError("-o is for builds; the manifest of a script is beside it")
             kernel_tuner.read_tuning_script(draft, directory, name, files)
             return directory
-        commands = builds.record_setup_commands(draft, directory, name)
-    elif name.endswith(".ninja"):
-        commands = builds.read_ninja_commands(draft, directory, name)
-    elif name.endswith(".mk") or "makefile" in name.lower():
-        commands = builds.read_make_commands(directory, name)
+        commands = builds.record_setup_commands(draft, directory, name, words)
+    elif is_build:
+        commands = builds.read_build_commands(draft, directory, name, words)
     else:
         entries = json.loads(text)
         if not isinstance(entries, list):

@@ -17,12 +17,12 @@ from tilusbuild.runtime.regular import try_read_text
 _NAME_PAIRS = """
     --include-path -I  --system-include -isystem  --define-macro -D  --undefine-macro -U
     --pre-include -include  --gpu-architecture -arch  --gpu-code -code  --generate-code -gencode
-    --std -std  --compiler-options -Xcompiler  --ptxas-options -Xptxas  --output-file -o
-    --output-directory -odir  --compiler-bindir -ccbin  --library -l  --library-path -L
-    --threads -t  --dependency-output -MF  --options-file -optf
+    --std -std  --compiler-options -Xcompiler  --ptxas-options -Xptxas  --linker-options -Xlinker
+    --output-file -o  --output-directory -odir  --compiler-bindir -ccbin  --library -l
+    --library-path -L  --threads -t  --dependency-output -MF  --options-file -optf
     --cuda-gpu-arch -arch  --offload-arch -arch  --cuda-path -ccbin  --cudart -cudart
-    --compile -c  --device-c -dc  --relocatable-device-code -rdc  --device-link -dlink
-    --shared -shared  --ptx -ptx  --cubin -cubin  --fatbin -fatbin
+    --compile -c  --device-c -dc  --device-w -dw  --device-link -dlink
+    --relocatable-device-code -rdc  --shared -shared  --ptx -ptx  --cubin -cubin  --fatbin -fatbin
     --generate-dependencies -M  --generate-dependencies-with-compile -MD
     --generate-nonsystem-dependencies-with-compile -MMD
 """
@@ -33,12 +33,17 @@ _OPTIONS_WITH_VALUE_TEXT = """
     -o -odir -x -ccbin -MF -MT -MQ -MJ -I -isystem -iquote -idirafter -D -U -std -include -gencode
     -arch -code -Xcompiler -Xptxas -Xlinker -Xcudafe -Xfatbin -Xassembler -Xnvlink -nvlink-options
     -diag-suppress --diag-suppress -t -l -L -optf -march -cudart -rdc --param -isysroot --sysroot
+    -fdevice-time-trace --fdevice-time-trace -keep-dir --keep-dir --time -arbin -ldir -Xarchive
+    -imacros -dumpdir -T -u -z
 """
 _OPTIONS_WITH_VALUE = frozenset(_OPTIONS_WITH_VALUE_TEXT.split())
 # `-Iinclude`, `-isystem=include`, `-lcublas`.
 _JOINED_OPTION = re.compile(r"(-(?:isystem|iquote|idirafter|[IDULx]|l(?!ineinfo)))=?(.+)")
 # `sm_90`, `c++17`, `compute_90,sm_90`: no path, and no further option.
 _PLAIN_VALUE = re.compile(r"[\w+][\w+,-]*")
+_MACRO_LIST = re.compile(r"-Wp(,-[DU][^,]+)+")
+# An item of a list of nvcc's: no comma, unless a backslash or a quote protects it.
+_LIST_ITEM = re.compile(r'(?:\\.|"(?:\\.|[^\\"])*"|[^\\,])+', re.DOTALL)
 # Files that name each other twice would double the words at each level.
 _MAX_WORDS = 100_000
 
@@ -81,6 +86,8 @@ class _ArgumentReader(Struct):
                 paths = value if equals else next(remaining_words, "")
                 for path in paths.split(","):
                     yield from self._read_flag_file(f"{name} {path}", path)
+            elif _MACRO_LIST.fullmatch(word):
+                yield from word.split(",")[1:]
             else:
                 yield word
             previous_word = word
@@ -136,6 +143,11 @@ def has_value(words: Sequence[str], index: int) -> bool:
     return (
         word.startswith("-") and "=" not in word and _PLAIN_VALUE.fullmatch(following) is not None
     )
+
+
+def split_list(value: str) -> list[str]:
+    """Return the items of a value that nvcc takes apart at commas, such as that of `-D`."""
+    return [re.sub(r"\\(.)", r"\1", item) for item in _LIST_ITEM.findall(value)]
 
 
 def split_command(command: str) -> list[str]:
