@@ -1,4 +1,4 @@
-"""Each row of docs/coming-from.md: what stands on the right runs, in a project that `init` made."""
+"""Each row of docs/coming-from.md and promises.md: the right column runs, in a project of `init`."""
 
 import ast
 import os
@@ -15,6 +15,7 @@ from support.processes import run_python, run_to_end
 from tilusbuild.manifest.loading import load_manifest
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
+PROMISES = Path(__file__).parent / "promises.md"
 CODE = """\
 import os, sys
 import tilusbuild, tilusbuild.builder.build, tvm_ffi  # once, before all forks
@@ -49,13 +50,13 @@ for row in sys.argv[1:]:
 
 def rows() -> Iterator[tuple[str, str]]:
     """(there, here) of each row."""
-    for line in PAGE.read_text().splitlines():
+    for line in (PAGE.read_text() + PROMISES.read_text()).splitlines():
         cells = re.fullmatch(r"\| (.+) \| `(.+)` \|", line)
         if cells:
             yield cells[1], cells[2]
 
 
-ROWS = list(rows())
+ROWS = list(dict.fromkeys(rows()))
 
 
 @pytest.fixture(scope="module")
