@@ -75,12 +75,11 @@ letters, digits and `_`, each unique in its script. A script's directory in the 
 script's name in lower case, with `_` before each capital but the first and in place of each `-`.
 Two scripts must not have the same directory.
 
-**Values that are read.** A missing `[project]` has the directory's name. Without `[target.NAME]`,
-the targets are this machine's GPUs, and `cpu` for templates that ask for `target.kind`. A script's
-kernel and the `args` that you leave out come from the `__global__` function in the template's text,
-before anything is rendered. The text must have one such function, not a C++ template, without Jinja
-among its parameters, and must show each type. Otherwise an error names the line: write `kernel` and
-`args` there. `tilusbuild plan -v` prints what was read.
+**Values that are read.** A script's kernel and the `args` that you leave out come from the
+`__global__` function in the template's text, before anything is rendered. The text must have one
+such function, not a C++ template, without Jinja among its parameters, and must show each type.
+Otherwise an error names the line: write `kernel` and `args` there. `tilusbuild plan -v` prints the
+values that were read.
 
 The `args` that you write are compared with that function before any compile: number, order, element
 types except for the sign, pointer or value, and that an output is not `const`. Parameters that

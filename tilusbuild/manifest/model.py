@@ -40,7 +40,7 @@ class Manifest(Table, frozen=True, kw_only=True):
     edition: Annotated[Literal[1], Key(before=reject_boolean, examples=[1])]
     """The version of this format: 1."""
     project: ProjectSection = ProjectSection(name="kernels", version="0.1.0")
-    """The name and the version."""
+    """The name and the version. Without it: the name of the directory, and 0.1.0."""
     build: BuildSection = BuildSection()
     """Settings of every program of the project."""
     toolchain: ToolchainSection = ToolchainSection()
