@@ -1,4 +1,4 @@
-"""Each row of docs/coming-from.md and promises.md: the right column runs, in a project of `init`."""
+"""Each row of docs/coming-from.md and of promises.md: its right column runs, in a new project."""
 
 import ast
 import os
