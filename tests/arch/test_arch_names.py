@@ -15,6 +15,7 @@ from tilusbuild.arch import (
     list_known_names,
     parse_arch,
 )
+from tilusbuild.arch.names import _ARCH_OF_PRODUCT
 from tilusbuild.arch.table import ATTRIBUTES
 
 
@@ -30,6 +31,11 @@ from tilusbuild.arch.table import ATTRIBUTES
         ("sm_91", "known: sm_50"),
         ("cpuu", 'did you mean "cpu"?'),
         ("native", "run elsewhere"),
+        ("a100", 'write "sm_80"'),
+        ("NVIDIA A100-SXM4-80GB", 'write "sm_80"'),
+        ("GeForce RTX 4090", 'write "sm_89"'),
+        ("GTX 1660 Ti", 'write "sm_75"'),
+        ("GH200", 'write "sm_90a"'),
         ("", "as nvcc spells it"),
     ],
 )
@@ -38,6 +44,10 @@ def test_an_unknown_architecture_lists_the_known_ones(written: str, hint: str) -
         parse_arch(written)
     assert caught.value.hint is not None
     assert hint in caught.value.hint
+
+
+def test_a_product_has_an_architecture_that_exists() -> None:
+    assert {*_ARCH_OF_PRODUCT.values()} <= {*list_known_names()}
 
 
 def test_code_runs_where_it_was_compiled_for_and_has_whole_limits() -> None:

@@ -198,3 +198,64 @@ def test_a_number_of_the_launch_that_is_wrong_is_shown_where_it_stands(
     written = (project.directory / "tilus.toml").read_text().splitlines()
     assert wrong in written[int(place[1]) - 1][int(place[2]) - 1 :]
     assert written[int(place[1]) - 1] in said[1]
+
+
+def test_a_mistake_in_a_header_has_the_headers_own_path(
+    new_project: NewProject, tmp_path: Path
+) -> None:
+    """Given headers below the project and outside, when one does not compile, then every message
+    names the file that an editor opens, and none the copy that the compiler saw."""
+    text = manifest(build='include-dirs = ["inc", "../outside"]')
+    template = '#include "wrap.cuh"\n' + TEMPLATE
+    project = new_project(text, {"kernels/scale.cu.j2": template})
+    project.write("inc/wrap.cuh", '#include "util.cuh"\n#include <other.cuh>\n')
+    project.write("inc/util.cuh", "inline int f() { return missing; }\n")
+    other = project.write("../outside/other.cuh", "inline int g() { return absent; }\n")
+    said = project.run("build", status=1).err
+    assert "inc/util.cuh:1:25: error: 'missing' was not declared" in said
+    assert "In file included from inc/wrap.cuh:1" in said
+    assert f"{other.resolve()}:1:25: error: 'absent' was not declared" in said
+    for words in (("build",), ("explain", "-v"), ("report", "--json"), ("build", "--json")):
+        ran = project.run(*words, status=None)
+        assert "inc/util.cuh:1:25" in ran.out + ran.err, words
+        assert "include/project" not in ran.out + ran.err, words
+
+
+def test_a_default_outside_of_the_space_is_shown_with_its_instance_and_rule(
+    project: Project,
+) -> None:
+    project.edit("tilus.toml", "[script.scale.space]", _DEFAULT + "[script.scale.space]")
+    said = project.run("plan", status=2).err
+    assert "[script.scale.default]" in said.splitlines()[1]
+    assert "scale for cpu: the default is outside the space" in said
+    assert 'rules to check: "small"' in said
+
+
+_DEFAULT = '[script.scale.restrict]\nsmall = "unroll < 2"\n[script.scale.default]\nunroll = 2\n'
+
+
+def test_cuda_for_a_cpu_target_is_answered_by_a_branch_and_by_targets(project: Project) -> None:
+    project.write("kernels/scale.cu.j2", TEMPLATE + "\n__global__ void f() {}\n")
+    said = project.run("build", status=1).err
+    assert '{% if target.kind == "cpu" %}' in said
+    assert "targets = [" in said
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("script.scale", f"script.{'k' * 300}"),
+        ("[target.cpu]", f"[target.{'k' * 300}]"),
+        ('name = "p"', f'name = "{"k" * 300}"'),
+        ('version = "0.1.0"', f'version = "{"1" * 300}"'),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_refused_where_it_is_read(
+    project: Project, old: str, new: str
+) -> None:
+    text = (project.directory / "tilus.toml").read_text()
+    assert old in text
+    project.write("tilus.toml", text.replace(old, new))
+    said = project.run("plan", status=2).err
+    assert said.startswith("tilus.toml:")
+    assert "at most 100 characters" in said

@@ -50,7 +50,7 @@ def test_a_header_that_one_of_three_scripts_includes(three):
         ("second/0 cpu", "built"),
         ("third/0 cpu", "built"),
     ]
-    assert "header project/include/shared.h changed" in wrap_oserror[0]["reasons"]
+    assert "header include/shared.h changed" in wrap_oserror[0]["reasons"]
     assert "shared.h changed" in three.run("explain", "first").out
     started = [e for e in three.run("build", "--json").events if e["event"] == "started"]
     assert [event["script"] for event in started] == ["first"]

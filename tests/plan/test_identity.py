@@ -67,7 +67,11 @@ def test_a_value_tells_its_type(first: object, second: object) -> None:
     assert (texts[0] == texts[1]) == same
 
 
-COMMAND = "[commands]\n{nvcc} -cubin -O3 source.cu -o program.cubin\n"
+COMMAND = "[commands]\n{nvcc} -cubin -O3 /proc/self/cwd/source.cu -o program.cubin\n"
+TWO_STEPS = (
+    "[commands]\n{nvcc} -ptx -arch compute_80 -O3 -lineinfo /proc/self/cwd/source.cu -o a.ptx\n"
+    "{sed} -E -i s#a#b# a.ptx\n{nvcc} -cubin a.ptx -o program.cubin\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,7 @@ COMMAND = "[commands]\n{nvcc} -cubin -O3 source.cu -o program.cubin\n"
         (
             text(),
             text(headers=[("cd" * 32, "project/include/a.cuh"), ("ef" * 32, "project/b.cuh")]),
-            ["header project/include/a.cuh changed", "header project/b.cuh is new"],
+            ["header include/a.cuh changed", "header b.cuh is new"],
         ),
         (
             text(),
@@ -87,7 +91,15 @@ COMMAND = "[commands]\n{nvcc} -cubin -O3 source.cu -o program.cubin\n"
         (
             COMMAND,
             COMMAND.replace("-O3", "-O2"),
-            ["command {nvcc} … program.cubin changed: -O3 → -O2"],
+            ["flags: -O3 → -O2"],
+        ),
+        (COMMAND, TWO_STEPS, ["flags: -lineinfo"]),
+        (TWO_STEPS, COMMAND, ["flags: no -lineinfo"]),
+        (COMMAND, COMMAND.replace("-O3", "-O3 --maxrregcount 40"), ["flags: --maxrregcount 40"]),
+        (
+            COMMAND.replace("-O3", "-std=c++17"),
+            COMMAND.replace("-O3", "-std=c++20"),
+            ["flags: -std=c++17 → -std=c++20"],
         ),
     ],
 )

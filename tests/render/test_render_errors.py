@@ -47,7 +47,37 @@ CASES = [
     ("{% include '../x' ignore missing %}", 1, 13, "leads out of the project", None),
     ("{% include ['/x', 'lib/gone.j2'] %}", 1, 14, "is not a path relative to the", None),
     ('{% include "lib/gon.j2" %}', 1, None, 'no template "lib/gon.j2"', '"lib/gone.j2"'),
+    ("x\n{% raw %}\n", 2, None, "missing end of raw directive", None),
+    ("{% if true %}\nx\n{{ 1 | hexx }}\n{% endif %}", 3, 8, 'no filter "hexx"', '"hex"'),
+    ("{% if true %}\nx\n{{ 1 is pow3 }}\n{% endif %}", 3, 9, 'no test "pow3"', '"pow2"'),
 ]
+
+MISTAKES = ["{{ zzz }}", "{{ 1 | zzz }}", "{{ 1 // 0 }}", "{% include 'zzz' %}", "{% do zzz() %}"]
+AROUND = {
+    "block": "{% block body %}\nb\nc\n{}\n{% endblock %}\n",
+    "macro": "{% macro m() %}{{ 1 }}\nb\nc\n{}\n{% endmacro %}\n{{ m() }}\n",
+    "nested call": "{% macro m() %}\n{{ caller() }}{% endmacro %}\n{% call m() %}\n{}{% endcall %}",
+    "for": "{% for i in [1, 2] %}\n{{ i }}\n\n{}\n{% endfor %}\n",
+    "else": "{% if false %}\nb\n{% else %}\n{}\n{% endif %}\n",
+    "raw": "{% raw %}\nb {{ }}\n{% endraw %}\n{}\n",
+    "comment": "{# a\n\n #}\n{}\n",
+    "set": "{% set q %}\nb\nc\n{}\nd{% endset %}\n",
+    "stripped": "a\n\n{{- 1 -}}\n{}\n",
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_of_line_4_is_shown_there(project, around, mistake):
+    diagnostic = project.refusal(AROUND[around].replace("{}", mistake))
+    assert (diagnostic.place.path, diagnostic.place.line) == ("k.cu.j2", 4)
+
+
+def test_a_template_may_append_to_its_own_list(project):
+    template = (
+        "{% set l = [] %}{% for i in range(3) %}{% do l.append(i) %}{% endfor %}{{ l | join }}"
+    )
+    assert project.render(template) == "012"
 
 
 @pytest.mark.parametrize(("template", "line", "column", "message", "hint"), CASES)
@@ -85,7 +115,6 @@ SANDBOX = [
     '{{ "{0.__class__}".format(1) }}',
     '{{ ""["__class__"] }}',
     '{{ "" | attr("__class__") }}',
-    "{{ items.append(1) }}",
     "{{ range.__self__ }}",
 ]
 

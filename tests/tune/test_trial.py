@@ -203,3 +203,10 @@ def test_a_reference_has_the_shape_of_its_output(want: Any) -> None:
     assert caught.value.path is not None
     assert caught.value.path.endswith("test_trial.py")
     assert prepare.to_expected_output(output, (1,), np.float32(2), check).tolist() == [2]
+
+
+def test_the_numbers_of_a_mismatch_differ() -> None:
+    """Given two numbers that are equal in six digits, then more digits are shown."""
+    got, want = (struct.pack("<f", value) for value in (-1.699731, -1.699732))
+    _, mismatch = elements.compare_outputs("y", (1,), got, "f32", want, "f32", 1e-9, 0.0)
+    assert mismatch == "y[0] is -1.69973099, expected -1.69973195; 1 of 1 elements are wrong"

@@ -18,15 +18,25 @@ _OTHER_SPELLING = re.compile(
 )
 
 
-_ARCH_OF_NAME = {
-    "v100": "sm_70", "volta": "sm_70", "t4": "sm_75", "turing": "sm_75", "a100": "sm_80",
-    "ampere": "sm_80", "a10": "sm_86", "a40": "sm_86", "rtx3090": "sm_86", "l4": "sm_89",
-    "l40": "sm_89", "l40s": "sm_89", "rtx4090": "sm_89", "ada": "sm_89", "h100": "sm_90a",
-    "h200": "sm_90a", "hopper": "sm_90a", "b200": "sm_100a", "blackwell": "sm_100a",
-    "rtx5090": "sm_120a",
-}  # fmt: skip
-"""Architectures by the names of GPUs and generations that people write for them, for hints. Source:
-https://developer.nvidia.com/cuda-gpus."""
+_ARCH_OF_PRODUCT = {
+    "v100|volta": "sm_70",
+    r"t4|turing|rtx20\d0|gtx16\d0": "sm_75",
+    "a100|a30|a800|ampere": "sm_80",
+    r"a10g?|a16|a2|a40|rtxa\d000|rtx30\d0": "sm_86",
+    "orin": "sm_87",
+    r"l4|l20|l40s?|ada|rtx\d000ada|rtx40\d0": "sm_89",
+    "g?h100|g?h200|h20|h800|hopper": "sm_90a",
+    "g?b100|g?b200|blackwell": "sm_100a",
+    "g?b300": "sm_103a",
+    "thor": "sm_110a",
+    r"rtxpro\d000|rtx50\d0": "sm_120a",
+    "gb10|spark": "sm_121a",
+}
+"""Architectures by patterns of the names of GPUs and generations that people write for them, for
+hints. Source: https://developer.nvidia.com/cuda-gpus."""
+_MAKER = re.compile(r"nvidia|geforce|tesla|quadro|jetson|dgx|agx|[\s_-]")
+_MODEL_END = r"(ti|super|laptop|sxm\d|pcie|nvl|d?\d+gb|hbm\d|generation|gpu)*"
+"""What follows a product's name and says nothing of the architecture: of A100-SXM4-80GB."""
 
 
 class ArchError(ValueError):
@@ -61,8 +71,10 @@ def _make_name_hint(name: str) -> str | None:
     if match is None:
         if name.strip().lower() == "native":
             return "a package must run elsewhere: name the architecture, as in sm_90a"
-        if (known := _ARCH_OF_NAME.get(name.strip().lower())) is not None:
-            return f'write "{known}"'
+        product = _MAKER.sub("", name.lower())
+        for pattern, arch in _ARCH_OF_PRODUCT.items():
+            if re.fullmatch(rf"({pattern}){_MODEL_END}", product):
+                return f'write "{arch}"'
         return did_you_mean(name, list_known_names()) or "as nvcc spells it: sm_80, sm_90a, or cpu"
     # "9.0a" is sm_90a: the last digit is the minor version.
     number, suffix = match[1] + match[2], match[3].lower()

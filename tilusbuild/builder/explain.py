@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 from msgspec.structs import replace
@@ -19,8 +19,12 @@ from tilusbuild.cache.index import read_index
 from tilusbuild.cache.layout import TEXTS
 from tilusbuild.cache.scripts import read_script_txt
 from tilusbuild.cache.tree import Tree
+from tilusbuild.compile.model import SOURCE
+from tilusbuild.engine.attempt import locate_reason
+from tilusbuild.manifest.denied_flags import suggest_key
 from tilusbuild.plan.identity import parse_sections
-from tilusbuild.plan.planner import Plan, iterate_jobs
+from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
+from tilusbuild.plan.roots import PROJECT
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -54,11 +58,41 @@ def list_differences(before: str, after: str) -> tuple[str, ...]:
     # Dicts and not sets, which have no order: first what the new text has, then what it lost.
     for title in {**new, **old}:
         old_values, new_values = old.get(title, {}), new.get(title, {})
+        # Further steps and words of commands follow from the flags.
+        if title == "commands" and (flags := _describe_flags(old_values, new_values)):
+            differences.append(flags)
+            continue
         for key in {**new_values, **old_values}:
             old_value, new_value = old_values.get(key), new_values.get(key)
             if old_value != new_value:
                 differences.append(_describe_difference(title, key, old_value, new_value))
     return tuple(differences)
+
+
+def _describe_flags(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+    """Return which of the manifest's flags differ between the commands that read the source; None
+    if none does."""
+    old_words, new_words = (
+        [word for line in lines.values() if f" {SOURCE} " in line for word in line.split()]
+        for lines in (before, after)
+    )
+    removed, added = _find_flags(old_words, new_words), _find_flags(new_words, old_words)
+    if removed and added:
+        return f"flags: {removed} → {added}"
+    return f"flags: {added or f'no {removed}'}" if removed or added else None
+
+
+def _find_flags(words: Sequence[str], other_words: Sequence[str]) -> str:
+    """Return the flags among `words`, with their values, that `other_words` do not have."""
+    flags: list[str] = []
+    is_value = False
+    for word in words:
+        # No manifest has flags that tilusbuild sets; `-std=` and its like come from other keys.
+        is_flag = word.startswith("-") and ("=" in word or suggest_key(word) is None)
+        is_value = word not in other_words and (is_flag or (is_value and word[:1] not in "-/"))
+        if is_value and word not in flags:
+            flags.append(word)
+    return " ".join(flags)
 
 
 def _describe_difference(title: str, key: str, before: str | None, after: str | None) -> str:
@@ -74,6 +108,8 @@ def _describe_difference(title: str, key: str, before: str | None, after: str | 
             before, after = removed or "nothing", added or "nothing"
         else:
             before = "(another order)"
+    # A header of the project has the name that its author knows.
+    key = key.removeprefix(f"{PROJECT}/") if title == "headers" else key
     name = f"{_SECTION_NAMES.get(title, title)} {key}".strip()
     # The values of headers are digests, which say nothing to a person.
     has_value = title != "headers"
@@ -148,18 +184,15 @@ class ExplanationLine(JsonLine, frozen=True):
 
 
 def explain_program(
-    label: str,
-    program: str,
-    texts: tuple[str, str],
-    cache: Tree,
-    last: ProgramsByKey,
+    job: ProgramJob, texts: tuple[str, str], cache: Tree, last: ProgramsByKey
 ) -> ExplanationLine:
     """Return why a program is in its state: the recorded reason of an entry, else how the program
     differs from that of the `last` build. `texts` are its program.txt and options.txt."""
+    label, program = job.label, job.hash
     reasons: tuple[str, ...] = ()
     if (entry := lookup_entry(cache, program)) is not None:
         if entry.status != Status.BUILT:
-            reasons = (str(entry.meta.get("reason", "")),)
+            reasons = (locate_reason(job, entry.reason),)
         return ExplanationLine(label, program, entry.status, reasons)
     program_txt, options_txt = texts
     last_program = last.get(make_match_key(program_txt))
@@ -191,7 +224,7 @@ def explain_plan(
             )
         work = job.render()
         texts = (work.program_txt, work.options_txt)
-        line = explain_program(job.label, job.hash, texts, cache, last_programs[directory, target])
+        line = explain_program(job, texts, cache, last_programs[directory, target])
         if not line.up_to_date:
             reasons = [*line.reasons]
             local_reason = work.recipe.pipeline.explain_local_only(work.recipe, work.closure.notes)

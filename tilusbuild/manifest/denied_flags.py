@@ -126,9 +126,9 @@ def list_flag_problems(
 ) -> Iterator[tuple[int, str, str]]:
     """Yield each mistake of flags: the number of the flag, a message, and a hint.
 
-    A mistake is a shell string of several arguments, a flag that tilusbuild sets itself, a file of
-    flags, and a denied flag. With `cpu` the flags are for the host compiler; with `unsafe` no flag
-    is denied.
+    A mistake is a shell string of several arguments, a flag that tilusbuild sets itself, a zero
+    for the letter of `-O3`, a file of flags, and a denied flag. With `cpu` the flags are for the
+    host compiler; with `unsafe` no flag is denied.
     """
     denials = () if unsafe else find_denied_flags(flags, cpu=cpu)
     denied = {denial.position: denial for denial in denials}
@@ -136,7 +136,7 @@ def list_flag_problems(
     for number, flag in enumerate(flags):
         arguments = _split_shell_string(flag)
         # After `-Xptxas` the flag `-c` is for another tool, and is not the one that we set.
-        remedy = None if is_passed_on else _suggest_key(flag)
+        remedy = None if is_passed_on else suggest_key(flag)
         if is_passed_on and "-march=" in flag:
             remedy = _HOST_MARCH
         if len(arguments) > 1:
@@ -144,6 +144,8 @@ def list_flag_problems(
             yield number, message, f"write {', '.join(map(format_toml, arguments))}"
         elif remedy is not None:
             yield number, f'"{flag}" is set by tilusbuild', remedy
+        elif flag.startswith("-0") and not is_passed_on:
+            yield number, f'"{flag}" begins with a zero', f'write "-O{flag[2:]}"'
         elif unsafe and names_flag_file(flag):
             yield number, f'"{flag}" names a file of flags', _FLAG_FILE
         elif (denial := denied.get(number)) is not None:
@@ -162,11 +164,11 @@ def _split_shell_string(flag: str) -> list[str]:
         return [flag]
     # The blank in `-DX=a b` belongs to the macro. A shell string has a flag after its first word,
     # or begins with a flag that passes its value on.
-    is_split = _PASS_ON_FLAG.fullmatch(arguments[0]) or _suggest_key(arguments[0])
+    is_split = _PASS_ON_FLAG.fullmatch(arguments[0]) or suggest_key(arguments[0])
     return arguments if is_split or (arguments[1:2] and arguments[1].startswith("-")) else [flag]
 
 
-def _suggest_key(flag: str) -> str | None:
+def suggest_key(flag: str) -> str | None:
     """Return what to write in place of a flag that tilusbuild sets itself; None for others."""
     name = flag.partition("=")[0]
     if "-march=" in flag and _PASS_ON_FLAG.fullmatch(name):

@@ -333,6 +333,8 @@ def _explain_error(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:
         return f"cannot be {format_toml(value)}", hint
     if kind == "too_short":
         return f"needs at least {_count_items(context['min_length'])}", hint
+    if kind == "string_too_long":
+        return f"takes at most {context['max_length']} characters", hint
     if kind == "too_long":
         return f"takes at most {_count_items(context['max_length'])}", hint
     if kind == "missing_positional_only_argument":

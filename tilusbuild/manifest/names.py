@@ -15,6 +15,9 @@ COSTS = ("model", "bytes", "flops")
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+MAX_NAME = 100
+"""Characters of a name that becomes a part of a file's name, which may have 255 bytes: a script's
+gets a `_` before each capital, a package's has the project's name, its version and a platform."""
 _HEADER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\.(h|hh|hpp|cuh|inc|inl)")
 
 RESERVED = FUNCTIONS.keys() | {
@@ -36,6 +39,8 @@ def _make_check(pattern: re.Pattern[str], hint: str) -> Callable[[str], str]:
     def check_name(name: str) -> str:
         if not pattern.fullmatch(name):
             raise ValueFault("cannot be a name", hint)
+        if len(name) > MAX_NAME:
+            raise ValueFault("is too long for a name", f"a name has at most {MAX_NAME} characters")
         return name
 
     return check_name

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from tilusbuild.arch.names import DEVICES, find_local_archs
 from tilusbuild.errors import Diagnostic, Place, did_you_mean, find_nearest_word
 from tilusbuild.manifest.document import Document, shorten_path
-from tilusbuild.manifest.names import PACKAGE
+from tilusbuild.manifest.names import MAX_NAME, PACKAGE
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.signature.reading import (
@@ -152,7 +152,10 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScri
     stamps: dict[str, DeviceStamp] = {}
     has_cpu_branch_by_script: dict[str, bool] = {}
     if "project" not in data:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(root)).strip("-._") or "kernels"
+        name = (
+            re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(root))[:MAX_NAME].strip("-._")
+            or "kernels"
+        )
         data["project"] = {"name": name, "version": "0.1.0"}
         notes.append(f"project: {name}, as its directory is called")
     scripts = data.get("script")

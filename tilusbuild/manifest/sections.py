@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
-from tilusbuild.manifest.names import FactName, MacroName, TableName
+from tilusbuild.manifest.names import MAX_NAME, FactName, MacroName, TableName
 from tilusbuild.manifest.table import NOTHING, Key, Table, ValueFault, describe_kind, format_toml
 from tilusbuild.manifest.values import (
     VALUE_SCHEMA,
@@ -54,10 +54,16 @@ class ProjectSection(Table, frozen=True):
 
     name: Annotated[
         str,
-        Key(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", examples=["attention-kernels"]),
+        Key(
+            pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
+            max_length=MAX_NAME,
+            examples=["attention-kernels"],
+        ),
     ]
     """The project's name: letters, digits, `.`, `_` and `-`."""
-    version: Annotated[str, Key(pattern=r"^[0-9][0-9A-Za-z.+_-]*$", examples=["0.1.0"])]
+    version: Annotated[
+        str, Key(pattern=r"^[0-9][0-9A-Za-z.+_-]*$", max_length=MAX_NAME, examples=["0.1.0"])
+    ]
     """The version of the project and of its packages."""
     description: Annotated[str | None, Key(examples=["Attention for small batches"])] = None
     """One line for people."""

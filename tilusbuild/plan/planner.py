@@ -242,7 +242,7 @@ class Planner(Struct):
         manifest, script, target, space = self.manifest, spec.script, spec.target, spec.space
         if spec.is_part:
             level = 2  # a library links all of its objects
-        choose = partial(choose_schedules, manifest, script, target, space, level)
+        choose = partial(choose_schedules, manifest, script, spec.params, target, space, level)
         if self.memo is None:
             return choose()
         question = format_question(manifest, script, target, level)
@@ -384,11 +384,15 @@ class ProgramJob(Struct, frozen=True):
     def translate_log(self, log: str) -> str:
         """Return a compiler's log with the template's places, and help for a missing header."""
         # Imported only when a compiler says something: a build without messages starts sooner.
-        from tilusbuild.plan.readable import make_log_readable
+        from tilusbuild.plan import readable
         from tilusbuild.render.messages import explain_missing_header, misses_header
 
         spec, sources = self.planned.spec, self.planned.sources
-        text = make_log_readable(spec, sources, self.schedule, log)
+        text = readable.make_log_readable(spec, sources, self.schedule, log)
+        # A link has no headers; `make_log_readable` names its files.
+        roots = () if spec.is_link else sources.headers(spec.owner.template).roots
+        text = readable.restore_header_paths(text, roots, spec.manifest.root)
+        text += readable.explain_missing_branch(spec, log)
         if not misses_header(log):
             return text
         try:
@@ -401,7 +405,7 @@ class ProgramJob(Struct, frozen=True):
             log,
             notes,
             nvrtc=not spec.pipeline.host_code,
-            directories=[root.path for root in sources.headers(spec.owner.template).roots],
+            directories=[root.path for root in roots],
         )
         return text.rstrip("\n") + "\n" + explanation
 

@@ -7,18 +7,23 @@ the manifest. Imported only when a compiler says something.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from tilusbuild.compile.kernel_names import VARIABLE
+from tilusbuild.compile.model import HERE
 from tilusbuild.errors import InputError, Place
+from tilusbuild.manifest.table import format_toml
 from tilusbuild.plan import library
 from tilusbuild.plan.instance import InstanceSpec, ScriptReader, is_source
 from tilusbuild.plan.rendering import make_context
+from tilusbuild.render.closure import Root
 from tilusbuild.render.linemap import LineMap, Origin, Piece
 from tilusbuild.render.messages import map_messages
+from tilusbuild.runtime.where import is_within
 from tilusbuild.space import Schedule
 
 
@@ -45,6 +50,42 @@ def make_log_readable(
     # The template was edited since it was compiled and has a mistake now: the log is unchanged.
     except InputError:
         return log
+
+
+def restore_header_paths(log: str, roots: Sequence[Root], project: str) -> str:
+    """Return the log with the headers' own paths, relative to the project or absolute, in place of
+    those of the copy that a compile sees: `include/project/inc/a.cuh` is `inc/a.cuh`."""
+    directories = {f"include/{root.tree}": root.base[1] for root in roots}
+    # nvcc gets a directory by its number where it cannot take its name (`list_include_links`).
+    directories |= {f"include-{number}": root.path for number, root in enumerate(roots)}
+    names = "|".join(map(re.escape, directories))
+    # `_` are the levels that `Root.add_levels` adds.
+    copy = re.compile(rf"(?<![\w./-])(?:{HERE}/)?({names})/(?:_/)*")
+
+    def restore_directory(match: re.Match[str]) -> str:
+        """Return the directory that a part of the copy is of, with a `/` at its end."""
+        path = directories[match[1]]
+        relative = os.path.relpath(path, project) if is_within(path, project) else path
+        return "" if relative == "." else f"{relative}/"
+
+    return copy.sub(restore_directory, log) if roots else log
+
+
+_CUDA_WORD = re.compile(
+    r"error:.*\b(__(global|device|shared|constant|launch_bounds)__|threadIdx|blockIdx|blockDim)\b"
+)
+
+
+def explain_missing_branch(spec: InstanceSpec, log: str) -> str:
+    """Return lines to append to a compiler's log; "" unless CUDA was compiled for a cpu target."""
+    if spec.target.kind != "cpu" or not _CUDA_WORD.search(log):
+        return ""
+    gpus = [name for name, target in spec.manifest.targets.items() if not target.is_cpu]
+    return (
+        f"\n{spec.target.name} is a cpu target, and this is CUDA: write a branch for it, as in"
+        ' {% if target.kind == "cpu" %} … {% else %} … {% endif %},'
+        f"\n  or leave it out: targets = {format_toml(gpus)} in [script.{spec.script}]\n"
+    )
 
 
 _NVRTC_NAME_FILE = "__nv_name_map"

@@ -36,6 +36,7 @@ from tilusbuild.runtime.naming import format_command, format_instance_name
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.space import (
     SAMPLE_BUDGET,
+    DefaultError,
     EmptySpaceError,
     Schedule,
     Schedules,
@@ -97,9 +98,15 @@ def read_imported_space(manifest: Manifest, script: str) -> T1Space | None:
 
 
 def choose_schedules(
-    manifest: Manifest, script: str, target: Target, space: Space, level: int
+    manifest: Manifest,
+    script: str,
+    params: Mapping[str, Value],
+    target: Target,
+    space: Space,
+    level: int,
 ) -> ChosenSchedules:
-    """Return the schedules of a level, and the declared default or None. Raises `InputError`."""
+    """Return the schedules of a level, and the declared default or None. `params` name the instance
+    in an error. Raises `InputError`."""
     owner = manifest.scripts[script]
     default_values = collect_default_values(manifest, script, target)
     try:
@@ -112,7 +119,7 @@ def choose_schedules(
             seed=owner.levels.seed,
         )
     except SpaceError as error:
-        raise locate_space_error(manifest, script, target.name, error) from None
+        raise locate_space_error(manifest, script, target.name, error, params) from None
     return schedules, default
 
 
@@ -142,10 +149,13 @@ def locate_space_error(
 ) -> InputError:
     """Return a space's error as one of the manifest, at the place of its rule, parameter or
     table."""
-    keys = _find_rule(manifest, script, target, error.rule)
-    # The script's own default is one mistake, whichever targets it is for.
+    owner, keys = manifest.scripts[script], _find_rule(manifest, script, target, error.rule)
     of_instance = f"{format_instance_name(script, params)} for {target}: "
+    # The script's own default is one mistake, whichever targets it is for.
     message = error.message if keys[2] == "default" else of_instance + error.message
+    # The whole table: which of its values is wrong depends on the others.
+    if isinstance(error, DefaultError) and (owner.default or owner.override_for(target).default):
+        keys = manifest.resolve_override(script, target, "default")
     return input_error(message, place=manifest.locate_key(*keys), hint=error.hint)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from jinja2 import TemplateSyntaxError, nodes, pass_context
 from jinja2.exceptions import TemplateRuntimeError
 from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment
 
 from tilusbuild.runtime.semantics import MAX_BITS
 
@@ -32,10 +32,11 @@ MAX_CHARACTERS = 16 << 20
 MAX_MADE = 4 * MAX_CHARACTERS
 """Length of all texts that a rendering makes on its way."""
 
-# Methods of strings, filters and operators whose result may be longer than all of their operands.
+# Methods, filters and operators whose result may be longer than all of their operands.
 _GROWING = frozenset(
     ("*", "%", "format", "format_map", "join", "replace", "translate", "wordwrap", "indent", "hex",
-     "center", "ljust", "rjust", "zfill", "expandtabs", "batch", "slice", "tojson", "to_bytes")
+     "center", "ljust", "rjust", "zfill", "expandtabs", "batch", "slice", "tojson", "to_bytes",
+     "extend", "update")
 )  # fmt: skip
 # The widths in `%-8d`, `%.3f` and `{:>8}`.
 _WIDTHS = re.compile(r"%(?:\([^)]*\))?[-+ #0]*(\d*)\.?(\d*)|:[^{}]*?(\d+)[^{}]*\}")
@@ -107,7 +108,7 @@ class Steps:
         return len(self._items)  # type: ignore[arg-type]
 
 
-class BoundedEnvironment(ImmutableSandboxedEnvironment):
+class BoundedEnvironment(SandboxedEnvironment):
     """An environment whose renderings raise `TemplateRuntimeError` beyond the bounds. Used from
     several threads, one rendering a thread at a time."""
 
@@ -192,7 +193,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             )
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        tree = super()._parse(source, name, filename)
+        try:
+            tree = super()._parse(source, name, filename)
+        except TemplateSyntaxError as error:
+            error.name = name  # Jinja2's lexer has the file's path for it
+            raise
         _instrument_loops(tree, name)
         for concatenation in tree.find_all(nodes.Concat):
             concatenation.nodes = [

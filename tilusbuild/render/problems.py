@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from jinja2 import Template, TemplateError, TemplateNotFound, TemplateSyntaxError
 from jinja2.environment import TemplateModule
-from jinja2.exceptions import SecurityError, TemplateAssertionError, TemplatesNotFound
-from jinja2.utils import missing
+from jinja2.exceptions import SecurityError, TemplatesNotFound
+from jinja2.utils import internal_code, missing
 
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean
 from tilusbuild.render.cuda import RaisedError
@@ -94,7 +94,9 @@ def _list_template_lines(traceback: TracebackType | None) -> list[Place]:
     # Jinja2 compiles a template to Python code, whose globals name the template.
     while traceback is not None:
         template = traceback.tb_frame.f_globals.get("__jinja_template__")
-        if isinstance(template, Template) and template.name is not None:
+        # Jinja2 has functions of its own at a block's start, as for a filter that is missing.
+        is_internal = traceback.tb_frame.f_code in internal_code
+        if isinstance(template, Template) and template.name is not None and not is_internal:
             line = Place(template.name, template.get_corresponding_lineno(traceback.tb_lineno))
             if not lines or lines[-1] != line:
                 lines.append(line)
@@ -145,8 +147,14 @@ def _describe_error(
         return Problem(str(error.message), hint, str(error.name))
     if isinstance(error, TemplateNotFound):
         return _describe_not_found(error, environment)
+    # Raised when the template is read, or in a branch that it takes.
+    if missing_match := re.match(r"No (filter|test) named '(.*)'", str(error)):
+        kind, missing_name = missing_match.groups()
+        known = [name for name in getattr(environment, f"{kind}s") if not name.startswith("_")]
+        hint = did_you_mean(missing_name, known)
+        return Problem(f'there is no {kind} "{missing_name}"', hint, missing_name)
     if isinstance(error, TemplateSyntaxError):
-        return _describe_syntax_error(error, environment)
+        return _describe_syntax_error(error)
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, SecurityError):
         message = f"not allowed in a template: {error}"
@@ -219,20 +227,13 @@ def _describe_not_found(error: TemplateNotFound, environment: Environment) -> Pr
     return Problem(f"no template {quoted}", hint)
 
 
-def _describe_syntax_error(error: TemplateSyntaxError, environment: Environment) -> Problem:
+def _describe_syntax_error(error: TemplateSyntaxError) -> Problem:
     """Return what is wrong, with a hint for C++ text that Jinja2 reads as its own."""
     # Jinja2's errors have no fields for the mistake and the word, so the message is searched.
     message = error.message or "syntax error"
-    if isinstance(error, TemplateAssertionError):
-        match = re.match(r"No (filter|test) named '(.*)'", message)
-        if match:
-            table: Mapping[str, Any] = getattr(environment, f"{match[1]}s")
-            known = [name for name in table if not name.startswith("_")]
-            hint = did_you_mean(match[2], known)
-            return Problem(f'there is no {match[1]} "{match[2]}"', hint, match[2])
     if message == "tag name expected":
-        hint = 'in C++ text write "{ %", as in asm("… { %0, %1 }")'
-        return Problem('a tag has no name: "{%" starts a tag', hint)
+        advice = 'in C++ text write "{ %", as in asm("… { %0, %1 }")'
+        return Problem('a tag has no name: "{%" starts a tag', advice)
     if message.startswith("Unexpected end of template"):
         return Problem(message[0].lower() + message[1:])
     token_match = re.search(r"(?:got|[Uu]nexpected|unknown tag) '([^']+)'", message)

@@ -1,6 +1,7 @@
 """Tuning spaces: domains and restrictions in, schedules out. numpy comes with the first `Space`."""
 
 from tilusbuild.space.model import (
+    DefaultError,
     EmptySpaceError,
     Parameter,
     Schedule,
@@ -13,6 +14,7 @@ from tilusbuild.space.space import MAX_SCHEDULES, SAMPLE_BUDGET, Space, select_s
 __all__ = [
     "MAX_SCHEDULES",
     "SAMPLE_BUDGET",
+    "DefaultError",
     "EmptySpaceError",
     "Parameter",
     "Schedule",

@@ -360,6 +360,10 @@ class SpaceError(Exception):
         self.column = column
 
 
+class DefaultError(SpaceError):
+    """The default schedule is not a point of the space."""
+
+
 class EmptySpaceError(SpaceError):
     """No point is valid."""
 

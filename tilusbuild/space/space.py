@@ -22,6 +22,7 @@ from tilusbuild.expr import Value
 from tilusbuild.space.few import SmallSpace, enumerate_small
 from tilusbuild.space.model import (
     CHUNK,
+    DefaultError,
     Domain,
     EmptySpaceError,
     Model,
@@ -321,7 +322,7 @@ class Space:
             texts.append(f"{title} = {format_row(first_row)}")
         rules_of_position = (rule for rule in self._model.rules if position in rule.needs)
         rules = ", ".join(dict.fromkeys(f'"{rule.name}"' for rule in rules_of_position))
-        return SpaceError(
+        return DefaultError(
             f"the default is outside the space: no valid point has {', '.join(texts)}",
             rule=", ".join(self._model.domains[position].names),
             hint=f"rules to check: {rules}" if rules else None,

@@ -56,9 +56,17 @@ def compare_outputs(
     if comparison.worst is None:
         return comparison.error, None
     offset, value, expected = comparison.worst
-    element = f"{name}{_unravel_index(offset, shape)} is {value:g}, expected {expected:g}"
+    got_text, want_text = _format_apart(value, expected)
+    element = f"{name}{_unravel_index(offset, shape)} is {got_text}, expected {want_text}"
     message = f"{element}; {comparison.wrong} of {math.prod(shape)} elements are wrong"
     return comparison.error, message
+
+
+def _format_apart(first: float, second: float) -> tuple[str, str]:
+    """Return two numbers as texts, with more digits where they would else be equal."""
+    # 9 digits differ for different f32, 17 for f64.
+    texts = [(f"{first:.{digits}g}", f"{second:.{digits}g}") for digits in (6, 9, 17)]
+    return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
 
 
 class _Comparison(NamedTuple):
