@@ -99,6 +99,21 @@ def test_tune_and_run_speak_of_one_thing(tune_project: New) -> None:
     assert found == [{"n": 100}, {"n": 5000}]
 
 
+def test_a_rule_by_hand_that_outranks_the_winner_is_said(tune_project: New) -> None:
+    project = tune_project("slow", "fast", sizes=(100, 5000))
+    rule = 'table = [{ when = "n < 200", use = { mode = "slow" } }]'
+    dispatch = f'[script.scale.dispatch]\nkeys = ["n"]\n{rule}\n\n[script.scale.space]'
+    project.edit("tilus.toml", "[script.scale.space]", dispatch)
+    notes = [
+        line
+        for line in project.run("tune", "scale", "--cache", "warm").err.splitlines()
+        if "note:" in line
+    ]
+    assert notes == [
+        "note: scale cpu: at n=100 a call takes program 0, by hand (rule: n < 200), and not 1"
+    ]
+
+
 def test_nothing_usable_is_status_1(tune_project: New) -> None:
     project = tune_project("wrong")
     *_, tuned, summary = project.events("tune", "scale", status=1)

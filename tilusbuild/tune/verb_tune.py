@@ -277,6 +277,9 @@ def _show_results(
     ]
     for text in complaints:
         print_message(f"error: {text}\n")
+    for instance in tuned:
+        for text in _list_outranked(instance):
+            print_message(f"note: {text}\n")
     for name in dict.fromkeys(instance.script.name for instance in tuned):
         section = project.manifest.scripts.get(name)
         dispatch = None if section is None else section.dispatch
@@ -309,6 +312,31 @@ def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str
             yield (
                 f"{script.label}: {chooser} chooses program {program} ({values}), which was"
                 f" {refused[program]}; calls that come to it are refused: choose another"
+            )
+
+
+def _list_outranked(tuned: TunedInstance) -> Iterator[str]:
+    """Yield a message for each case whose winner no call gets, as a rule or row by hand decides."""
+    from tilusbuild.runtime.errors import LoadError
+    from tilusbuild.runtime.kernel import make_chooser
+    from tilusbuild.runtime.tables import read_serving_tables
+    from tilusbuild.tune.bench.session import list_integers
+
+    chooser, _ = make_chooser(tuned.script, read_serving_tables(tuned.script), tuned.device)
+    for decision in tuned.decisions:
+        try:
+            choice = chooser.choose_program(list_integers(decision.case))
+        except (LoadError, ValueError):
+            continue  # a choice of a refused program, which `_list_complaints` reports
+        winner = decision.winner
+        if (
+            winner is not None
+            and choice.source == "table"
+            and choice.program != winner.program.index
+        ):
+            yield (
+                f"{tuned.script.label}: at {decision.case.label} a call takes program"
+                f" {choice.program}, by hand ({choice.why}), and not {winner.program.index}"
             )
 
 
