@@ -234,13 +234,10 @@ def _default(field: KeyInfo) -> str:
 
 
 def _format_description(field: KeyInfo, description: str) -> str:
-    # A plain number says no more than the kind of the value.
-    examples = [format_toml(each) for each in field.examples if not isinstance(each, int | float)]
-    return (
-        f"{description} E.g. {', '.join(f'`{each}`' for each in examples)}"
-        if examples
-        else description
-    )
+    # A plain number says no more than the kind of the value, and a second example little.
+    examples = (each for each in field.examples if not isinstance(each, int | float))
+    example = next(examples, None)
+    return description if example is None else f"{description} E.g. `{format_toml(example)}`"
 
 
 if __name__ == "__main__":

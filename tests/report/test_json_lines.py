@@ -109,7 +109,7 @@ def test_the_documents_list_every_key_of_an_event(event: Any) -> None:
         re.MULTILINE | re.DOTALL,
     )
     assert section is not None
-    documented = re.findall(r"^\| `(\w+)` \|", section.group(1), re.MULTILINE)
+    documented = re.findall(r"^- `(\w+)`:", section.group(1), re.MULTILINE)
     common = re.findall(r"^With (.*)\.$", section.group(1), re.MULTILINE)
     documented += re.findall(r"`(\w+)`", "".join(common))  # described at the top
     (rule,) = (
