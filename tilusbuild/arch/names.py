@@ -80,7 +80,7 @@ def _make_name_hint(name: str) -> str | None:
     number, suffix = match[1] + match[2], match[3].lower()
     exact, base = f"sm_{number}{suffix}", f"sm_{number}"
     if exact in ARCHS:
-        return f'write "{exact}"'
+        return f'write "{exact}"' + (", and ptx = true" if "+" in name else "")
     if base in ARCHS:
         variants = [arch.name for arch in ARCHS.values() if arch.number == int(number)]
         return f"there is {' and '.join(variants)}"

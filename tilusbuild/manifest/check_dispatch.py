@@ -105,7 +105,8 @@ def _check_sizes(
             shown = value if isinstance(value, int) else describe_kind(value)
             checks.add_value_error(size_path, f'the size "{name}" must be a count, not {shown}')
     missing = [name for name in dimensions if name not in sizes]
-    if missing:
+    # A name that is not an argument stands for the missing one.
+    if missing and {name.partition(".")[0] for name in sizes} <= script.args.keys():
         checks.add_value_error(
             path,
             "a size is missing " + ", ".join(f'"{name}"' for name in missing),

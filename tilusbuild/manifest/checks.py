@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from tilusbuild.arch.table import ARCHS
 from tilusbuild.errors import Diagnostic, Place, did_you_mean
 from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.names import split_declared_names
@@ -82,7 +83,8 @@ class Checks(Struct):
         `kind` says in the message what they name; `hint` is used if no known name is near."""
         for number, name in enumerate(names):
             if name not in known:
-                near = did_you_mean(name, known)
+                # No target is called so, but an architecture is: that was not misspelt.
+                near = None if name in ARCHS else did_you_mean(name, known)
                 self.add_value_error((*path, number), f'unknown {kind} "{name}"', near or hint)
             elif name in names[:number]:
                 self.add_value_error((*path, number), f'"{name}" is listed twice')

@@ -295,6 +295,10 @@ def _suggest_syntax(text: str, column: int) -> str | None:
         return "a string is not closed"
     if rest.startswith("}") and text[: column - 1].rstrip().endswith(","):
         return "the last key of a table has no comma behind it"
+    if "\\" in text[max(0, column - 3) : column - 1]:
+        return "write \\\\ for a backslash, and / between the names of a path"
+    if rest.startswith(("//", "/*", ";")):
+        return "a comment begins with #"
     word = re.match(r"[A-Za-z_][\w./+-]*", rest)
     if word and word.group().lower() in ("true", "false"):
         return f"TOML spells it {word.group().lower()}"

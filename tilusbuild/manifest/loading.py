@@ -41,6 +41,7 @@ from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script import KernelSection
 from tilusbuild.manifest.settings import REMOTE_PREFIX, REMOTE_SECRETS, WHERE_SECRETS_ARE
 from tilusbuild.manifest.shape import (
+    NAME,
     find_table,
     format_header,
     format_key_example,
@@ -80,7 +81,8 @@ def _load_checked(path: str) -> Manifest:
     expand_kernels(document)
     reading, filled = fill_from_templates(document)
     manifest, diagnostics, misread_scripts = validate_structure(document)
-    diagnostics += filled.mistakes
+    for name, mistakes in filled.mistakes.items():
+        diagnostics += [] if name in misread_scripts else mistakes
     looked_for = set(reading.first_stamps)
     if manifest is not None:
         checks = Checks(
@@ -162,6 +164,22 @@ _LIMIT_WORDS = {
 }
 # What takes the place of a mistake in a required table of the top level.
 _PLACEHOLDERS: Mapping[str, Any] = {"edition": 1, "project": {"name": "unnamed", "version": "0"}}
+# The keys of a script that decide what is read from its template.
+_READ_KEYS = [(key,) for key in ("template", "kernel", "kernels", "entry", "library", "args")]
+# Words that other tools have for a key.
+_OTHER_WORDS = {
+    **dict.fromkeys(("constants", "parameters"), "params"),
+    **dict.fromkeys(("constraints", "restrictions", "rules"), "restrict"),
+    **dict.fromkeys(("file", "source", "path", "src"), "template"),
+    **dict.fromkeys(("inplace", "in-place", "in_out"), "inout"),
+    **dict.fromkeys(("shared", "shared-memory", "shared_memory"), "smem"),
+    **dict.fromkeys(("dtype", "shape"), "type"),
+    **dict.fromkeys(("gpu", "sm", "compute-capability"), "arch"),
+    "reference": "ref",
+    "cuda": "nvcc",
+    "macros": "defines",
+    "output": "out",
+}
 # A removed value may leave a mistake in the table around it, and tables are at most so deep.
 _MAX_ROUNDS = 8
 
@@ -186,7 +204,7 @@ def validate_structure(
             return validated.replace_values(_document=document), diagnostics, unread
         if round_number == 0:
             # One more than are shown says that there are more.
-            causes = _drop_consequences(validated)[: MAX_MISTAKES + 1]
+            causes = _drop_consequences(document, validated)[: MAX_MISTAKES + 1]
             diagnostics = [_make_diagnostic(document, detail) for detail in causes]
             unread = _list_unread_scripts(document, validated)
         # All paths are found before a value is removed: once an array is gone, the path of a second
@@ -197,8 +215,9 @@ def validate_structure(
 
 
 def _list_unread_scripts(document: Document, details: list[ErrorDetails]) -> set[str]:
-    """Return the names of the scripts that an unknown key keeps from being read, one in their own
-    table or at the top level, or a table of a similar name without a template."""
+    """Return the names of the scripts that cannot be read: for an unknown key in their own table or
+    at the top level, a wrong value of one of their keys, or a table of a similar name without a
+    template."""
     scripts = document.data.get("script")
     names = [*scripts] if isinstance(scripts, dict) else []
     unknown_keys = [detail["loc"] for detail in details if detail["type"] == "extra_forbidden"]
@@ -206,6 +225,8 @@ def _list_unread_scripts(document: Document, details: list[ErrorDetails]) -> set
     for detail in details:
         if detail["type"] == "missing" and detail["loc"][2:] == ("template",):
             unread.update(_find_similar_script(document, detail["loc"]))
+        elif detail["loc"][0] == "script" and detail["loc"][2:] in _READ_KEYS:
+            unread.add(str(detail["loc"][1]))
     return unread
 
 
@@ -225,16 +246,22 @@ def _validate_tables(data: dict[str, Any]) -> Manifest | list[ErrorDetails]:
         return error.errors(include_url=False)
 
 
-def _drop_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Return the errors without consequences: an array is too short without its wrong items, and a
-    key is missing where it, or a table around it, is misspelt."""
+def _drop_consequences(document: Document, details: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Return the errors without consequences: an array is too short without its wrong items, a key
+    is missing where it, or a table around it, is misspelt or another key stands for it, and nothing
+    in `[script]` is right where the name of the script is missing."""
     wrong_items = {detail["loc"][:-1] for detail in details}
     unknown_keys = [d["loc"] for d in details if d["type"] == "extra_forbidden"]
+    # Of the keys in a section without a name the first one is reported.
+    nameless = {d["loc"][0]: d["loc"] for d in reversed(details) if _is_nameless(d)}
 
     def is_misspelt(path: Path) -> bool:
         return any(
             path[: len(key) - 1] == key[:-1]
-            and find_nearest_word(str(key[-1]), [str(path[len(key) - 1])])
+            and (
+                find_nearest_word(str(key[-1]), [str(path[len(key) - 1])])
+                or _find_missing_key(document, key) == path
+            )
             for key in unknown_keys
             if len(key) <= len(path)
         )
@@ -244,7 +271,25 @@ def _drop_consequences(details: list[ErrorDetails]) -> list[ErrorDetails]:
         for detail in details
         if not (detail["type"] == "too_short" and detail["loc"] in wrong_items)
         and not (detail["type"] == "missing" and is_misspelt(detail["loc"]))
+        and nameless.get(detail["loc"][0], detail["loc"]) == detail["loc"]
     ]
+
+
+def _is_nameless(detail: ErrorDetails) -> bool:
+    """Return whether a value stands where the table of a name is: `template` in `[script]`."""
+    section, key = detail["loc"] if len(detail["loc"]) == 2 else ("", "")
+    table = find_table((section, NAME)) if find_table((section,)) is None else None
+    return table is not None and key in list_keys(table)
+
+
+def _find_missing_key(document: Document, path: Path) -> Path | None:
+    """Return the path of the required key that an unknown one stands for: its table has no key that
+    is near, and a key that it needs is missing; else None."""
+    table = find_table(path[:-1]) if path[1:] else None
+    if table is None or find_nearest_word(str(path[-1]), list_keys(table), _ALIKE):
+        return None
+    required = ((*path[:-1], name) for name, key in list_keys(table).items() if key.is_required)
+    return next((each for each in required if each not in document.locations.keys), None)
 
 
 def _freeze_arrays(value: Any) -> Any:
@@ -285,6 +330,11 @@ def _make_diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
     """Return pydantic's error as a diagnostic with its place in the file."""
     path: Path = tuple(detail["loc"])
     kind = detail["type"]
+    if _is_nameless(detail):
+        header, named = format_header(path[:1]), format_header((path[0], NAME))
+        return Diagnostic(
+            f"{header} is without a name", document.locate_key(*path), f"write {named}"
+        )
     if kind == "extra_forbidden":
         return _explain_unknown_key(document, path, detail["input"])
     if kind == "missing":
@@ -348,6 +398,8 @@ def _count_items(number: int) -> str:
 
 def _format_example(path: Path) -> str | None:
     example = format_key_example(path)
+    if not example and find_table((*path, NAME)):
+        example = format_header((*path, NAME))
     return f"as in: {example}" if example else None
 
 
@@ -394,8 +446,14 @@ def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagn
         return Diagnostic(f'a manifest cannot hold "{key}"', place, where)
     table = find_table(tuple(outer))
     table_keys = list(list_keys(table)) if table else []
-    # Tried in turn: a slip in a key of this table, a key of another table, any key that is near.
-    hint = did_you_mean(key, table_keys, likeness=_ALIKE, max_listed=0)
+    # Tried in turn: another word for a key of this table or its beginning, a slip in one, the key
+    # that is missing, a key of another table, any key that is near.
+    meant = (n for n in table_keys if n == _OTHER_WORDS.get(key) or n.startswith(f"{key}-"))
+    word = next(meant, key)
+    hint = did_you_mean(word, table_keys, likeness=_ALIKE, max_listed=0)
+    if not hint and (missing := _find_missing_key(document, path)):
+        example = format_key_example(missing)
+        hint = f'"{missing[-1]}" is missing' + (f", as in: {example}" if example else "")
     hint = hint or _suggest_elsewhere(key) or did_you_mean(key, table_keys)
     # A table in [toolchain], as in [toolchain.other], is meant as a further toolchain.
     if outer == ["toolchain"] and isinstance(value, Mapping):

@@ -132,8 +132,8 @@ class FilledScripts(Struct):
 
     templates: dict[str, KernelTemplate] = {}
     """The template of each script of the project's, by the script's name."""
-    mistakes: list[Diagnostic] = []
-    """One for each value that neither the manifest nor a template decides."""
+    mistakes: dict[str, list[Diagnostic]] = {}
+    """By the script's name one for each value that neither the manifest nor a template decides."""
     unread: set[str] = set()
     """The names of scripts that have such a mistake, or a template that is not there."""
 
@@ -173,10 +173,12 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScri
         (digests if is_rendered else plain_digests)[path] = template.digest
         has_cpu_branch_by_script[name] = template.has_cpu
         mistakes = []
-        exists = os.path.exists(path)
+        # `check_files` reports any other path.
+        is_inside = not os.path.isabs(file) and os.path.normpath(file).split("/")[0] != ".."
+        exists = os.path.isfile(path) and is_inside
         if exists and not {"entry", "library", "kernels"} & script.keys():
             mistakes = list(_complete_script(document, name, script, template, notes))
-            filled.mistakes += mistakes
+            filled.mistakes[name] = mistakes
         if mistakes or not exists:
             filled.unread.add(name)
     if "target" not in data and ("script" in data or "library" in data):

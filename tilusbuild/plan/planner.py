@@ -115,8 +115,9 @@ class Planner(Struct):
                         self.record_objects(instance, schedules)
                     schedules_by_script.setdefault(script, []).append(schedules)
             except InputError as error:
-                # A template's mistake is found once for each target, and is reported once.
-                problems.extend(found for found in error.diagnostics if found not in problems)
+                # A template's mistake, or a rule's, is found for each target, and reported once.
+                known = {(problem.place, problem.hint) for problem in problems}
+                problems += [p for p in error.diagnostics if (p.place, p.hint) not in known]
         manifest = self.manifest
         # A wrong space makes every rule seem unmet, so rules are checked only without other
         # problems.
