@@ -363,6 +363,24 @@ def test_entries_without_a_command_are_noted(folder: Path) -> None:
     )
 
 
+def test_a_part_does_not_inherit_the_cpu_of_its_library(folder: Path) -> None:
+    Project(folder).write_all({"a.cpp": "", "b.cpp": ""})
+    first = "g++ -march=x86-64-v3 -c a.cpp -o a.o"
+    draft = drafted(folder, first, "g++ -c b.cpp -o b.o", "g++ -shared a.o b.o -o k.so")
+    _, part = draft.libraries
+    assert draft.toolchains[str(part.keys["toolchain"])] == {"std": "c++17", "host-march": None}
+    (folder / "tilus.toml").write_text(format_manifest(draft))
+    load_manifest(str(folder / "tilus.toml"))
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"), [("-O1 -Os", ["-Xcompiler", "-Os"]), ("-Os -O2 -O2", ["-O2"])]
+)
+def test_the_last_level_of_optimization_holds(folder: Path, words: str, flags: list[str]) -> None:
+    (folder / "k.cpp").write_text("")
+    assert drafted(folder, f"g++ {words} -c k.cpp").libraries[0].flags == flags
+
+
 def test_host_code_keeps_its_threads(folder: Path) -> None:
     (folder / "k.cpp").write_text("")
     draft = drafted(folder, "g++ -fopenmp -O2 -c k.cpp")

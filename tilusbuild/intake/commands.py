@@ -108,7 +108,11 @@ def parse_arguments(argv: Sequence[str], directory: str, tool: str = "nvcc") -> 
     host_words = [word for option in host_options for word in _split_shell_list(option.value)]
     for option in parse_options(host_words, directory, arguments.unread):
         _add_option(arguments, option, directory, _FOR_HOST)
+    # Of several, the last -O holds: nvcc would put its own behind those of the host compiler.
+    levels = [option for option in options if _LEVEL.fullmatch(option.name)]
     for option in options:
+        if any(option is level for level in levels[:-1]):
+            continue
         split = _SPLIT_BY_OPTION.get(option.name) if by_nvcc else None
         for value in split(option.value) if split else [option.value]:
             part = structs.replace(option, value=value)
@@ -121,6 +125,7 @@ def _split_shell_list(value: str) -> list[str]:
     return split_command(" ".join(split_list(value)))
 
 
+_LEVEL = re.compile("-O([0-3sgz]|fast)?")
 # The options whose value nvcc takes apart at commas.
 _SPLIT_BY_OPTION: Mapping[str, Callable[[str], list[str]]] = {
     **dict.fromkeys(("-D", "-U", "-I", "-isystem", "-l", "-L", "-code"), split_list),

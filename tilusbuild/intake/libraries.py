@@ -449,10 +449,14 @@ def _name_toolchains(draft: ManifestDraft) -> None:
     # A named toolchain can change the CPU of [toolchain], and cannot take it back.
     march = marches.pop() if len(marches) == 1 else None
     draft.toolchain = {"std": std, "host-march": march}
+    default_toolchain = (std or _DEFAULT_STD, march)
+    toolchains: dict[object, tuple[str, str | None]] = {}
     for library in draft.libraries:
-        library_toolchain = (library.std or std, library.march)
-        if library_toolchain != (std, march):
+        library_toolchain = (library.std or default_toolchain[0], library.march)
+        # A part has the toolchain of its library, unless it names another.
+        if library_toolchain != toolchains.get(library.keys.get("library"), default_toolchain):
             name = "_".join(part.replace("+", "x") for part in library_toolchain if part)
             library.keys["toolchain"] = name
             keys = zip(("std", "host-march"), library_toolchain, strict=True)
             draft.toolchains[name] = dict(keys)
+        toolchains[library.name] = library_toolchain
