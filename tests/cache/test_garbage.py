@@ -1,6 +1,8 @@
 """Garbage collection: the last build of each project stays, and nothing ever dangles."""
 
 import os
+import re
+import shutil
 import tempfile
 import threading
 import time
@@ -10,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.cache_sample import Sample, sample_at
+from support.cache_sample import MANIFEST, Sample, sample_at
+from support.paths import ROOT
 from support.trees import snapshot
 from tilusbuild.cache.entries import Stage, lookup_entry
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
@@ -26,9 +29,10 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.reader_lock import ReaderLock
-from tilusbuild.runtime.search_roots import LOST_ROOT
+from tilusbuild.runtime.search_roots import JIT_ROOT_PREFIX, LOST_ROOT
 
 DAY = 86400.0
+OTHERS = {"a": os.fspath(ROOT / "README.md"), "b": os.fspath(ROOT / "LICENSE")}
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +41,7 @@ def _index(request: pytest.FixtureRequest) -> None:
     if "cache" not in request.fixturenames:
         return
     cache = request.getfixturevalue("cache")
-    record_build(cache, "/elsewhere/tilus.toml", "elsewhere", [])
+    record_build(cache, os.fspath(ROOT / "pyproject.toml"), "elsewhere", [])
 
 
 def age(path: str, days: float) -> None:
@@ -87,22 +91,22 @@ def test_a_build_of_a_part_adds_to_the_roots(cache: Tree, sample: Sample):
     for record in records:
         sample.program(record.directory)
         publish_script(cache, record)
-        record_build(cache, "/p/tilus.toml", "p", [(record.directory, record.hash)], replace=False)
+        record_build(cache, MANIFEST, "p", [(record.directory, record.hash)], replace=False)
     assert collect_garbage(cache).removed == ()
-    record_build(cache, "/p/tilus.toml", "p", [("b", records[1].hash)])
+    record_build(cache, MANIFEST, "p", [("b", records[1].hash)])
     assert len(collect_garbage(cache).removed) == 2
     forget_projects(cache, ["/q/tilus.toml"])
     assert collect_garbage(cache).removed == ()
-    forget_projects(cache, ["/p/tilus.toml"])
+    forget_projects(cache, [MANIFEST])
     assert len(collect_garbage(cache).removed) == 2
     assert os.listdir(cache.path("scripts")) == []
 
 
 def test_recording_the_same_build_writes_nothing(cache: Tree):
-    record_build(cache, "/p/tilus.toml", "p", [("a", "0" * 64)])
+    record_build(cache, MANIFEST, "p", [("a", "0" * 64)])
     before = snapshot(cache.root)
-    record_build(cache, "/p/tilus.toml", "p", [("a", "0" * 64)])
-    record_build(cache, "/p/tilus.toml", "p", [("a", "0" * 64)], replace=False)
+    record_build(cache, MANIFEST, "p", [("a", "0" * 64)])
+    record_build(cache, MANIFEST, "p", [("a", "0" * 64)], replace=False)
     assert snapshot(cache.root) == before
 
 
@@ -125,11 +129,77 @@ def test_the_oldest_go_first_until_the_cache_is_small_enough(cache: Tree, sample
     assert len(collect_garbage(cache, max_size=0).removed) == 2
 
 
+def built_for(
+    cache: Tree, sample: Sample, root: str, name: str, days: float, host: str | None = None
+) -> str:
+    """Publish a script of one program for a root of the index; return the script's hash."""
+    sample.program(name, size=10_000)
+    record = sample.record([name], directory=name)
+    path = publish_script(cache, record)
+    record_build(cache, root, name, [(name, record.hash)], host=host)
+    for entry in (path, cache.program_path(sample.hash(name))):
+        age(entry, days)
+    return record.hash
+
+
+def test_a_project_that_is_gone_keeps_nothing(cache: Tree, sample: Sample, tmp_path: Path):
+    """Given two checkouts, when one is deleted, then `gc` removes what only that one needs."""
+    for name in ("kept", "gone"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tilus.toml").write_text("")
+        built_for(cache, sample, f"{tmp_path}/{name}/tilus.toml", name, 1)
+    shutil.rmtree(tmp_path / "gone")
+    assert collect_garbage(cache, dry_run=True).gone == (f"{tmp_path}/gone/tilus.toml",)
+    assert collect_garbage(cache).gone == (f"{tmp_path}/gone/tilus.toml",)
+    assert published(cache) == {sample.hash("kept")}
+    assert f"{tmp_path}/gone/tilus.toml" not in read_index(cache)
+    assert verify_cache(cache) == []
+
+
+def test_a_project_of_another_machine_goes_when_a_limit_asks(cache: Tree, sample: Sample):
+    built_for(cache, sample, "/container/tilus.toml", "a", 20, host="another")
+    assert collect_garbage(cache).removed == ()
+    assert len(collect_garbage(cache, older_than=10 * DAY).removed) == 2
+    assert "/container/tilus.toml" not in read_index(cache)
+
+
+def test_requests_go_by_their_last_use(cache: Tree, sample: Sample):
+    """Given three requests of running programs, when the oldest is used again and the second is
+    loaded, then a limit takes the third alone, and then says what remains and why."""
+    roots = {name: f"{JIT_ROOT_PREFIX}{name}" for name in ("a", "b", "c")}
+    hashes = {name: built_for(cache, sample, roots[name], name, 9) for name in roots}
+    built_for(cache, sample, MANIFEST, "needed", 30)
+    record_build(cache, roots["a"], "a", [("a", hashes["a"])])
+    hold = ReaderLock(cache.root, [hashes["b"]])
+    assert collect_garbage(cache).removed == ()
+    done = collect_garbage(cache, max_size=35_000)
+    assert {item.name.split("/")[-1] for item in done.removed} == {hashes["c"], sample.hash("c")}
+    done = collect_garbage(cache, max_size=1)
+    assert published(cache) == {sample.hash("b"), sample.hash("needed")}
+    assert done.kept_size == done.needed_size + done.loaded_size
+    assert MANIFEST in done.needing
+    del hold
+    done = collect_garbage(cache, max_size=1, forgotten=[MANIFEST])
+    assert published(cache) == set()
+    assert done.kept_size == 0
+    assert verify_cache(cache) == []
+
+
+def test_a_limit_takes_state_but_no_samples_of_tunings(cache: Tree, sample: Sample):
+    for name in ("digests", "sources/1/kernel.cu.j2", "tune/matmul/samples"):
+        path = Path(cache.state_path, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x" * 1000)
+    assert collect_garbage(cache).kept_size == 3000
+    assert collect_garbage(cache, max_size=1).kept_size == 1000
+    assert os.listdir(Path(cache.state_path, "tune")) == ["matmul"]
+
+
 def test_a_root_that_is_damaged_stops_everything(cache: Tree, sample: Sample):
     sample.program("a")
     record = sample.record(["a"])
-    record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
-    with pytest.raises(TilusbuildError, match=r"/p/tilus\.toml"):
+    record_build(cache, MANIFEST, "p", [("matmul", record.hash)])
+    with pytest.raises(TilusbuildError, match=re.escape(MANIFEST)):
         collect_garbage(cache)
     assert published(cache) == {sample.hash("a")}
     publish_script(cache, record)
@@ -179,7 +249,7 @@ def test_whatever_goes_nothing_dangles_and_no_root_is_lost(
     for record in records:
         publish_script(cache, record)
     roots = [("matmul", records[n].hash) for n in rooted if n < len(records)]
-    record_build(cache, "/p/tilus.toml", "p", roots)
+    record_build(cache, MANIFEST, "p", roots)
     paths = [*_list(cache, "programs"), *_list(cache, "include")]
     paths += [cache.script_path("matmul", record.hash) for record in records]
     for path, days in zip(paths, ages, strict=False):
@@ -241,7 +311,7 @@ def test_without_an_index_nothing_is_garbage(cache: Tree, sample: Sample):
     for name in ("a", "b"):
         sample.program(name)
         publish_script(cache, record := sample.record([name], directory=name))
-        record_build(cache, f"/{name}/tilus.toml", name, [(name, record.hash)])
+        record_build(cache, OTHERS[name], name, [(name, record.hash)])
     sample.program("of nobody")
     os.unlink(cache.path("index.json"))
     for dry_run in (True, False):
@@ -249,13 +319,13 @@ def test_without_an_index_nothing_is_garbage(cache: Tree, sample: Sample):
             collect_garbage(cache, dry_run=dry_run)
     assert len(published(cache)) == 3
     a, b = (script for script in list_scripts(cache))
-    record_build(cache, "/a/tilus.toml", "a", [(a.directory, a.hash)])
-    assert set(read_index(cache)) == {"/a/tilus.toml", LOST_ROOT}
+    record_build(cache, OTHERS["a"], "a", [(a.directory, a.hash)])
+    assert set(read_index(cache)) == {OTHERS["a"], LOST_ROOT}
     assert len(collect_garbage(cache).removed) == 1, (
         "of the other project the index knows again, too"
     )
-    record_build(cache, "/b/tilus.toml", "b", [(b.directory, b.hash)])
-    assert set(read_index(cache)) == {"/a/tilus.toml", "/b/tilus.toml"}
+    record_build(cache, OTHERS["b"], "b", [(b.directory, b.hash)])
+    assert set(read_index(cache)) == {OTHERS["a"], OTHERS["b"]}
     assert collect_garbage(cache).removed == ()
 
 
@@ -267,6 +337,6 @@ def test_a_build_of_one_level_leaves_the_other_programs(cache: Tree, sample: Sam
     for record, listed in ((whole, whole), (default, whole), (other, other), (whole, whole)):
         publish_script(cache, record)
         scripts = [(record.directory, record.hash)]
-        record_build(cache, "/p/tilus.toml", "p", scripts, replace=False)
-        found = read_index(cache)["/p/tilus.toml"].scripts
+        record_build(cache, MANIFEST, "p", scripts, replace=False)
+        found = read_index(cache)[MANIFEST].scripts
         assert found == ((listed.directory, listed.hash),)

@@ -9,7 +9,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from support.cache_sample import sample_at
+from support.cache_sample import MANIFEST, sample_at
 from support.faulty_disk import FaultyDisk, dies, failing, kill
 from tilusbuild.cache.disk import CacheError
 from tilusbuild.cache.entries import lookup_entry
@@ -30,7 +30,7 @@ def scenario(sample):
     publish_script(cache, record)
     sample.program("c", "failed")
     publish_script(cache, record)
-    record_build(cache, "/p/tilus.toml", "p", [("matmul", record.hash)])
+    record_build(cache, MANIFEST, "p", [("matmul", record.hash)])
     sample.program("old")
     collect_garbage(cache)
     os.truncate(os.path.join(cache.program_path(sample.hash("b")), "module/lib.so"), 1)
@@ -50,7 +50,7 @@ def assert_complete(sample, record):
     path = cache.script_path("matmul", record.hash)
     assert sorted(os.listdir(path)) == ["failed", "programs", "schedule.txt", "script.txt"]
     assert os.listdir(cache.path("staging")) == []
-    assert set(read_index(cache)) == {"/p/tilus.toml"}
+    assert set(read_index(cache)) == {MANIFEST}
 
 
 def outcome(sample) -> Exception | None:

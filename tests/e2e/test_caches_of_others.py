@@ -1,6 +1,7 @@
 """`tilusbuild cache …` at directories that are none, and at what is not ours in one that is."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,30 @@ def test_a_project_that_is_not_known_cannot_be_forgotten(built: Project) -> None
     assert "removed 0" not in ran.out
     built.run("cache", "gc", "--forget", "tilus.toml")
     assert list((built.cache / "programs").iterdir()) == []
+
+
+def test_a_shared_cache_forgets_deleted_checkouts(new_project: NewProject) -> None:
+    """Given three checkouts with one cache, when two are deleted, then `--max-size` frees what they
+    had, and says what else is needed."""
+    needs_cxx()
+    projects = []
+    for number in range(3):
+        files = {"kernels/scale.cu.j2": f"// {number}\n{scale.TEMPLATE}"}
+        projects.append(new_project(scale.manifest(), files, f"checkout{number}"))
+        projects[-1].run("build", "--cache-dir", projects[0].cache)
+    for project in projects[1:]:
+        shutil.rmtree(project.directory)
+    words = ("cache", "gc", "--max-size", "1kB", "--cache-dir", projects[0].cache)
+    first = projects[0].run(*words, "--dry-run")
+    ran = projects[0].run(*words)
+    assert ran.err == first.err
+    assert f"note: {projects[1].directory}/tilus.toml is gone" in ran.err
+    assert "more than 1kB: projects and packages need" in ran.err
+    assert f"--forget lets what a project needs go: {projects[0].directory}/tilus.toml\n" in ran.err
+    assert len(list((projects[0].cache / "programs").iterdir())) == 2
+    projects[0].run("cache", "gc", "--max-size", "1kB", "--forget", "tilus.toml")
+    assert list((projects[0].cache / "programs").iterdir()) == []
+    assert projects[0].compiled() == 2
 
 
 def test_a_cache_beside_an_editors_index(new_project: NewProject) -> None:

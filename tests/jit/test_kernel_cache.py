@@ -116,6 +116,21 @@ def test_the_projects_own_build_is_not_touched(project: Path, cache: Path) -> No
     assert len(load("scale", where=str(cache), kind="one").programs) == 3
 
 
+def test_the_cache_keeps_to_its_size(source: Source, cache: Path, monkeypatch) -> None:
+    """Given a kernel that is no longer held, when another is requested and the cache shall be
+    small, then the first is removed, and the second, which is held, can be called."""
+    KernelCache().cached(source, target="cpu", times=1)
+    monkeypatch.setenv("TILUSBUILD_CACHE_MAX_SIZE", "1kB")
+    kernels = KernelCache()
+    kernel = kernels.cached(source, target="cpu", times=2)
+    assert len(os.listdir(cache / "programs")) == 1
+    np.testing.assert_array_equal(kernel(1.0, X), 2 * X)
+    again = kernels.cached(source, target="cpu", times=2)
+    np.testing.assert_array_equal(again(1.0, X), 2 * X)
+    assert kernels.stats.compiles == 1
+    command_line.run(cache.parent, "cache", "verify", "--cache-dir", cache)
+
+
 def test_clear_empties_memory_and_disk_of_its_own(project, cache, source) -> None:
     where = ("--cache-dir", cache)
     command_line.run(project, "build", "-q", "-t", "host", *where)

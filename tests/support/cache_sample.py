@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.paths import ROOT
 from tilusbuild.cache.disk import Disk
 from tilusbuild.cache.entries import Entry, Stage, lookup_entry
 from tilusbuild.cache.includes import publish_include
@@ -13,6 +14,8 @@ from tilusbuild.cache.scripts import ScriptRecord, publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
+MANIFEST = os.fspath(ROOT / "tilus.toml.example")
+"""Of the project that built a sample: it exists, else `gc` would take the project for gone."""
 OPTIONS = "tilusbuild options 1\npipeline = kernel\n"
 
 
@@ -72,7 +75,7 @@ class Sample:
             self.program(name, include=include)
         record = self.record(names)
         path = publish_script(self.cache, record)
-        record_build(self.cache, "/p/tilus.toml", "p", [(record.directory, record.hash)])
+        record_build(self.cache, MANIFEST, "p", [(record.directory, record.hash)])
         return record, Path(path)
 
 

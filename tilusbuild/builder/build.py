@@ -6,7 +6,7 @@ in the input is raised before anything is compiled.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from tilusbuild.builder.timeline import record_timeline
 from tilusbuild.engine.build import build_jobs as run_engine
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.running import BuildConfig
+from tilusbuild.errors import TilusbuildError
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.status import Status
@@ -105,4 +106,20 @@ def build_request(
             from tilusbuild.builder.dump_ir import dump_programs
 
             dump_programs(project, plan)
+    if result.summary.attempts or (result.summary.remote and result.summary.remote.hits):
+        limit_cache(project)
     return result
+
+
+def limit_cache(project: Project) -> None:
+    """Collect the garbage of the project's cache that is more than the setting `cache-max-size`. Do
+    nothing without the setting, or when the cache cannot be collected now.
+
+    This reads the names and sizes of all entries: 0.1 ms a program.
+    """
+    if (max_size := project.settings.cache_max_size.value) is not None:
+        from tilusbuild.cache.garbage import collect_garbage
+
+        # While another build runs, that one or a later one collects.
+        with suppress(TilusbuildError):
+            collect_garbage(project.cache, max_size=max_size)

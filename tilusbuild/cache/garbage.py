@@ -1,9 +1,12 @@
 """Garbage collection, and clearing.
 
 The roots are the scripts in `index.json`: those of each project's last build. They, their programs
-and their header directories stay; other entries are removed, the oldest first. A cache hit writes
-nothing, so the time of the last use is unknown: the age of an entry is that of its publication, or
-of the youngest script that uses it.
+and their header directories stay; other entries are removed, the oldest first. A project that this
+machine built, and whose manifest it no longer has, is gone: its scripts are not roots. Scripts that
+running programs requested, and those of projects of other machines that are not here, stay unless a
+limit of age or size asks for them. A build that finds everything writes nothing, so the age of an
+entry is that of its publication, or of the youngest script that uses it; a request renews the time
+of its script.
 
 Removing needs the exclusive lock `use`, which a running build shares. A script that a process has
 loaded stays like a root until that process ends. Scripts are removed before their programs, and
@@ -16,19 +19,21 @@ import os
 import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.cache.index import read_index
+from tilusbuild.cache.index import drop_from_index, get_host, read_index
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script_txt
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.regular import try_read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
+from tilusbuild.runtime.search_roots import JIT_ROOT_PREFIX
 from tilusbuild.state.directories import is_real_directory
 from tilusbuild.state.files import sweep_temporary_files
 
@@ -48,7 +53,15 @@ class GarbageReport(Struct, frozen=True):
 
     removed: tuple[GarbageItem, ...]
     kept_size: int
-    """Bytes of the remaining entries."""
+    """Bytes of the remaining entries and of the state."""
+    needed_size: int = 0
+    """Bytes of the entries that the projects and packages in `needing` need, and of tunings."""
+    loaded_size: int = 0
+    """Bytes of the other entries that running processes have loaded."""
+    gone: tuple[str, ...] = ()
+    """The manifests of the projects that are gone."""
+    needing: tuple[str, ...] = ()
+    """The keys in the index of the others."""
 
 
 def collect_garbage(
@@ -56,24 +69,28 @@ def collect_garbage(
     *,
     older_than: float | None = None,
     max_size: int | None = None,
+    forgotten: Sequence[str] = (),
     dry_run: bool = False,
 ) -> GarbageReport:
-    """Remove the entries that no root needs; return which, the scripts first.
+    """Remove the entries that no root needs; return which, the scripts first. The index forgets
+    them, and the projects that are gone or whose keys are in `forgotten`.
 
-    With `older_than`, only entries older than that many seconds go. With `max_size`, the oldest go
-    until the cache has at most that many bytes. With both, an entry goes for either reason.
-    `dry_run` takes no lock and writes nothing. Raises `TilusbuildError` while a build runs and for
-    a missing or damaged root or index, and `CacheError`.
+    With `older_than`, only entries older than that many seconds go. With `max_size`, the oldest go,
+    files of the state among them, until the cache has at most that many bytes. With both, an entry
+    goes for either reason. `dry_run` takes no lock and writes nothing. Raises `TilusbuildError`
+    while a build runs and for a missing or damaged root or index, and `CacheError`.
     """
     if not tree.exists():
         return GarbageReport((), 0)
     if dry_run:
-        return _plan_collection(tree, older_than, max_size)[0]
+        return _plan_collection(tree, older_than, max_size, forgotten)[0]
     with hold_exclusive_use(tree), wrap_oserror(tree.root):
         # Files that killed writers left: no writer runs, as the lock is exclusive.
         for directory in (layout.STATE, layout.SCRIPTS):
             sweep_temporary_files(tree.path(directory), deep=True)
-        plan, entries = _plan_collection(tree, older_than, max_size)
+        plan, entries = _plan_collection(tree, older_than, max_size, forgotten)
+        # The index first, so that it never names a removed script.
+        drop_from_index(tree, {*plan.gone, *forgotten}, {item.name for item in plan.removed})
         removed = []
         loaded_names: set[str] = set()
         for item in plan.removed:  # scripts come first
@@ -102,12 +119,21 @@ def _remove_empty_directories(tree: Tree) -> None:
 
 
 def _plan_collection(
-    tree: Tree, older_than: float | None, max_size: int | None
+    tree: Tree, older_than: float | None, max_size: int | None, forgotten: Sequence[str]
 ) -> tuple[GarbageReport, _EntryGraph]:
     """Return what a collection is to remove, private directories of killed processes last, and the
     graph of all entries. Changes nothing. Raises as `collect_garbage`."""
     entries = _read_entry_graph(tree)
-    rooted_names = _find_rooted(tree, entries)
+    roots = _find_roots(tree, entries, forgotten)
+    has_limit = older_than is not None or max_size is not None
+    root_scripts = roots.needed if has_limit else roots.needed + roots.requested
+    rooted_names = _add_needed(entries, set(), root_scripts)
+    for name in _list_state(tree):
+        _add_entry(tree, entries, name, [])
+        # Samples of tunings are expensive, and nothing of the state is garbage by itself.
+        if max_size is None or name == f"{layout.STATE}/{layout.TUNED}":
+            rooted_names.add(name)
+    needed_size = sum(entries.sizes[name] for name in rooted_names)
     loaded_scripts = []
     with wrap_oserror(tree.locks.path):
         for name in entries.sizes:
@@ -120,12 +146,32 @@ def _plan_collection(
                 loaded_scripts.append(name)
         abandoned_directories = list_abandoned(tree)
     kept_names = _add_needed(entries, rooted_names, loaded_scripts)
+    loaded_size = sum(entries.sizes[name] for name in kept_names - rooted_names)
     selection = _select_garbage(entries, kept_names, older_than, max_size)
     abandoned_items = tuple(
         GarbageItem(name, layout.measure_files(tree.path(name))[0], 0.0)
         for name in abandoned_directories
     )
-    return replace(selection, removed=(*selection.removed, *abandoned_items)), entries
+    report = replace(
+        selection,
+        removed=(*selection.removed, *abandoned_items),
+        needed_size=needed_size,
+        loaded_size=loaded_size,
+        gone=tuple(roots.gone),
+        needing=tuple(roots.keys),
+    )
+    return report, entries
+
+
+def _list_state(tree: Tree) -> Iterator[str]:
+    """Yield the names of what is in `state`: its files and directories, and each project of a
+    `Source` by itself."""
+    for name in tree.list_names(layout.STATE):
+        if name == layout.SOURCES:
+            for digest in tree.list_names(layout.STATE, name):
+                yield f"{layout.STATE}/{name}/{digest}"
+        else:
+            yield f"{layout.STATE}/{name}"
 
 
 def _remove_entry(tree: Tree, name: str) -> bool:
@@ -205,7 +251,7 @@ def _select_garbage(
     """Return the entries to remove, scripts first, and the size of the others. `rooted` has the
     names that stay; the other arguments are those of `collect_garbage`."""
     now = time.time()
-    removal_rank = {layout.SCRIPTS: 0, layout.PROGRAMS: 1, layout.INCLUDE: 2}
+    removal_rank = {layout.SCRIPTS: 0, layout.PROGRAMS: 1, layout.INCLUDE: 2, layout.STATE: 3}
     candidates = [
         # 0.0: after the clock was set back, an entry may have a time in the future.
         GarbageItem(name, size, max(0.0, now - entries.times[name]))
@@ -272,8 +318,19 @@ def _add_entry(tree: Tree, entries: _EntryGraph, name: str, needs: list[str]) ->
 _BUILD_AGAIN = "build a project of this cache again: its build makes the index again"
 
 
-def _find_rooted(tree: Tree, entries: _EntryGraph) -> set[str]:
-    """Return the names of the roots, the scripts in the index, and of all entries that these need.
+class _Roots(NamedTuple):
+    """Names of the scripts in the index. A limit may remove those in `requested`, the requests of
+    programs and the scripts of projects elsewhere. `keys` has the projects and packages of
+    `needed`, `gone` manifests."""
+
+    needed: list[str]
+    requested: list[str]
+    keys: list[str]
+    gone: list[str]
+
+
+def _find_roots(tree: Tree, entries: _EntryGraph, forgotten: Sequence[str]) -> _Roots:
+    """Return the roots, without those of projects in `forgotten`.
 
     Raises `TilusbuildError` for a missing or damaged index or root: then nothing may be removed.
     """
@@ -286,18 +343,38 @@ def _find_rooted(tree: Tree, entries: _EntryGraph) -> set[str]:
             f"{tree.root} has no {layout.INDEX}, which says what is in use: nothing was removed\n"
             f"  {_BUILD_AGAIN}, or remove everything with `tilusbuild cache clear`"
         )
-    roots = []
+    roots = _Roots([], [], [], [])
     for manifest, project in projects.items():
-        for directory, digest in project.scripts:
-            name = f"{layout.SCRIPTS}/{directory}/{digest}"
-            # A root that cannot be read keeps nothing: its programs would be removed.
-            if not entries.needs.get(name):
-                raise TilusbuildError(
-                    f"{name}, which the last build of {manifest} made, is missing or damaged\n"
-                    "  build that project again, or forget it"
-                )
-            roots.append(name)
-    return _add_needed(entries, set(), roots)
+        if manifest in forgotten:
+            continue
+        names = [f"{layout.SCRIPTS}/{directory}/{digest}" for directory, digest in project.scripts]
+        # A root that cannot be read keeps nothing: its programs would be removed.
+        damaged = [name for name in names if not entries.needs.get(name)]
+        is_missing = os.path.isabs(manifest) and _is_missing(manifest)
+        if is_missing and project.host == get_host():
+            roots.gone.append(manifest)
+        elif is_missing or manifest.startswith(JIT_ROOT_PREFIX):
+            roots.requested.extend(name for name in names if name not in damaged)
+        elif damaged:
+            raise TilusbuildError(
+                f"{damaged[0]}, which the last build of {manifest} made, is missing or damaged\n"
+                "  build that project again, or forget it"
+            )
+        else:
+            roots.needed.extend(names)
+            roots.keys.append(manifest)
+    return roots
+
+
+def _is_missing(path: str) -> bool:
+    """Return whether a file is certainly not there."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # of a server that does not answer, or a directory that may not be searched
+        return False
+    return False
 
 
 def _add_needed(entries: _EntryGraph, rooted: set[str], names: Sequence[str]) -> set[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -38,7 +38,7 @@ from tilusbuild.runtime.naming import (
 )
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, seal_json, unseal_json
-from tilusbuild.runtime.search_roots import LOST_ROOT
+from tilusbuild.runtime.search_roots import JIT_ROOT_PREFIX, LOST_ROOT
 from tilusbuild.runtime.semantics import Value
 from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 
@@ -46,10 +46,17 @@ SCHEMA = 1
 
 
 class BuiltProject(Struct, frozen=True):
-    """A project's name, and (directory, hash) of each script of its last build."""
+    """A project's name, (directory, hash) of each script of its last build, and the name of the
+    machine that recorded it."""
 
     name: str
     scripts: tuple[tuple[str, str], ...]
+    host: str = ""
+
+
+def get_host() -> str:
+    """Return the name of this machine, by which `gc` knows whose paths a project's are."""
+    return os.uname().nodename
 
 
 def read_index(tree: Tree) -> dict[str, BuiltProject]:
@@ -74,6 +81,7 @@ def record_build(
     scripts: Sequence[tuple[str, str]],
     *,
     replace: bool = True,
+    host: str | None = None,
     before_write: Callable[[], None] = lambda: None,
 ) -> None:
     """Record the scripts of a project's build in the index; do nothing if they are recorded.
@@ -81,10 +89,17 @@ def record_build(
     `before_write` is called under the lock that keeps `gc` away, so that it can make missing
     scripts again. Without `replace`, for a build of a part, the scripts are added; each replaces an
     earlier one of the same constants and target unless that has all of its programs. A missing or
-    damaged index is made again. Raises `CacheError`.
+    damaged index is made again. `host` is another machine's name, whose build was copied. Raises
+    `CacheError`.
     """
+    if manifest.startswith(JIT_ROOT_PREFIX):
+        for script in scripts:
+            # The time of the script's last use, for `gc`. A read-only cache has none.
+            with suppress(OSError):
+                os.utime(tree.script_path(*script), follow_symlinks=False)
+    built = BuiltProject(name, tuple(scripts), get_host() if host is None else host)
     projects = _read_or_begin_index(tree)
-    merged = _merge_build(tree, projects, manifest, name, scripts, replace)
+    merged = _merge_build(tree, projects, manifest, built, replace)
     # Compared without the lock: most builds change nothing, and must not wait for a collection.
     if merged == projects and os.path.exists(tree.path(layout.INDEX)):
         return
@@ -94,7 +109,7 @@ def record_build(
     ):
         before_write()
         # Read again, under the lock: another build may have changed it since.
-        merged = _merge_build(tree, _read_or_begin_index(tree), manifest, name, scripts, replace)
+        merged = _merge_build(tree, _read_or_begin_index(tree), manifest, built, replace)
         tree.put_file(tree.path(layout.INDEX), _seal_index(merged))
 
 
@@ -107,12 +122,29 @@ def forget_projects(tree: Tree, manifests: Sequence[str]) -> None:
         tree.hold_locks(LockName("use", shared=True), LockName("index")),
         wrap_oserror(tree.path(layout.INDEX)),
     ):
-        # A damaged index is an error: one that is made again would list every script, also those
-        # of the projects to forget.
-        projects = read_index(tree)
-        remaining = {path: project for path, project in projects.items() if path not in manifests}
-        if remaining != projects:
-            tree.put_file(tree.path(layout.INDEX), _seal_index(remaining))
+        drop_from_index(tree, manifests)
+
+
+def drop_from_index(
+    tree: Tree, manifests: Container[str], script_names: Container[str] = ()
+) -> None:
+    """Remove projects, and scripts by their names in the cache, from the index. The caller keeps
+    other writers away. Raises `CorruptFileError` and `CacheError`."""
+    # A damaged index is an error: one that is made again would list every script, also those of the
+    # projects to forget.
+    projects = read_index(tree)
+    remaining = {}
+    for manifest, project in projects.items():
+        scripts = tuple(
+            (directory, digest)
+            for directory, digest in project.scripts
+            if f"{layout.SCRIPTS}/{directory}/{digest}" not in script_names
+        )
+        # A project that never had a script stays, as one whose last build made none.
+        if manifest not in manifests and (scripts or not project.scripts):
+            remaining[manifest] = BuiltProject(project.name, scripts, project.host)
+    if remaining != projects:
+        tree.put_file(tree.path(layout.INDEX), _seal_index(remaining))
 
 
 def _read_or_begin_index(tree: Tree) -> dict[str, BuiltProject]:
@@ -137,7 +169,7 @@ def _drop_scripts_listed_twice(projects: Mapping[str, BuiltProject]) -> dict[str
     if (lost := projects.get(LOST_ROOT)) is not None:
         still_lost = tuple(script for script in lost.scripts if script not in listed_scripts)
         if still_lost:
-            remaining[LOST_ROOT] = BuiltProject(lost.name, still_lost)
+            remaining[LOST_ROOT] = BuiltProject(lost.name, still_lost, lost.host)
     return remaining
 
 
@@ -145,15 +177,15 @@ def _merge_build(
     tree: Tree,
     projects: Mapping[str, BuiltProject],
     manifest: str,
-    name: str,
-    scripts: Sequence[tuple[str, str]],
+    built: BuiltProject,
     replace: bool,
 ) -> dict[str, BuiltProject]:
-    """Return the projects with these scripts added to the project of `manifest`, or, with
+    """Return the projects with the scripts of a build added to the project of `manifest`, or, with
     `replace`, in the place of all that it had."""
     earlier_scripts = () if replace or manifest not in projects else projects[manifest].scripts
-    project = BuiltProject(name, tuple(sorted(_merge_scripts(tree, earlier_scripts, scripts))))
-    return _drop_scripts_listed_twice({**projects, manifest: project})
+    scripts = tuple(sorted(_merge_scripts(tree, earlier_scripts, built.scripts)))
+    merged = BuiltProject(built.name, scripts, built.host)
+    return _drop_scripts_listed_twice({**projects, manifest: merged})
 
 
 def _merge_scripts(

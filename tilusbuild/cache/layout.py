@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 
 from tilusbuild.runtime.reader_lock import LOCKS
 from tilusbuild.runtime.regular import try_stat
@@ -32,6 +33,9 @@ LATENCY, LATENCY_REPORT = "latency", "report.txt"
 
 TUNED = "tune"
 """In `state`: the samples of tunings, a directory for each script."""
+
+SOURCES = "sources"
+"""In `state`: the projects of `Source`s, which kernel caches requested."""
 
 DIRECTORIES = (PROGRAMS, SCRIPTS, INCLUDE, STAGING, STATE, LOCKS)
 TOP = frozenset((*DIRECTORIES, INDEX, TAG, IGNORE))
@@ -125,7 +129,8 @@ def list_files_below(directory: str) -> list[str]:
 
 
 def measure_files(path: str) -> tuple[int, float]:
-    """Return the bytes of all files below `path`, and the latest mtime (seconds since 1970).
+    """Return the bytes of the file `path`, or of all files below it, and the latest mtime, in
+    seconds since 1970.
 
     Files that cannot be read count nothing.
     """
@@ -138,7 +143,7 @@ def measure_files(path: str) -> tuple[int, float]:
         # `path` joined with "" ends with a slash, and `lstat` follows a link before a slash.
         status = try_stat(os.path.join(path, name).rstrip("/"), follow=False)
         if status is not None:
-            if name:  # "" stands for `path` itself, which is not a file below it
+            if not stat.S_ISDIR(status.st_mode):  # "" stands for `path` itself
                 size += status.st_size
             latest = max(latest, status.st_mtime)
     return size, latest

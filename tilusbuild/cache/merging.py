@@ -188,7 +188,10 @@ class _Merge:
             # `replace=False`: the scripts of builds in this cache stay. A later build of the
             # project replaces all.
             if scripts:
-                record_build(self._cache, recorded_manifest, built.name, scripts, replace=False)
+                host = None if recorded_manifest == project_manifest else built.host
+                record_build(
+                    self._cache, recorded_manifest, built.name, scripts, replace=False, host=host
+                )
             self._result.scripts += len(scripts)
 
     def _copy_script(self, directory: str, digest: str) -> bool:

@@ -197,7 +197,6 @@ def _collect_garbage(arguments: CacheGcArgs) -> int:
     """Remove entries that no project's last build made, and print how much. With --dry-run print
     only; with --forget also remove projects from the cache's index. Return the exit status."""
     from tilusbuild.cache.garbage import collect_garbage
-    from tilusbuild.cache.index import forget_projects
     from tilusbuild.errors import input_error
     from tilusbuild.manifest.values import parse_duration, parse_size
 
@@ -212,15 +211,25 @@ def _collect_garbage(arguments: CacheGcArgs) -> int:
     cache = options.find_named_cache(arguments.other, arguments)
     older_than = parse_duration(arguments.older_than) if arguments.older_than else None
     max_size = parse_size(arguments.max_size) if arguments.max_size else None
-    if arguments.forget:
-        # A dry run looks the projects up, too, because a wrong name is a mistake there as well.
-        forgotten = _find_projects(cache, arguments.forget)
-        if not arguments.dry_run:
-            forget_projects(cache, forgotten)
     result = collect_garbage(
-        cache, older_than=older_than, max_size=max_size, dry_run=arguments.dry_run
+        cache,
+        older_than=older_than,
+        max_size=max_size,
+        forgotten=_find_projects(cache, arguments.forget) if arguments.forget else (),
+        dry_run=arguments.dry_run,
     )
     freed = sum(entry.size for entry in result.removed)
+    for manifest in result.gone:
+        print_message(f"note: {manifest} is gone, and its last build is not kept\n")
+    if max_size is not None and result.kept_size > max_size:
+        print_message(
+            f"note: {format_bytes(result.kept_size - max_size)} more than {arguments.max_size}:"
+            f" projects and packages need {format_bytes(result.needed_size)}, and running processes"
+            f" have loaded {format_bytes(result.loaded_size)}\n"
+        )
+        if result.needing:
+            projects = ", ".join(result.needing)
+            print_message(f"  --forget lets what a project needs go: {projects}\n")
     if arguments.json:
         for entry in result.removed:
             emit_line(GarbageLine(entry.name, "removed", entry.size, entry.age))

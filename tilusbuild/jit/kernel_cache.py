@@ -13,14 +13,14 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.builder.build import BuildRequest, build_request
+from tilusbuild.builder.build import BuildRequest, build_request, limit_cache
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import ScriptPublication
 from tilusbuild.cache import layout
@@ -34,7 +34,6 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.expr import Value
 from tilusbuild.jit.request import (
     AUTO,
-    SOURCES,
     KernelRequest,
     OpenedRequest,
     Source,
@@ -216,12 +215,15 @@ class KernelCache:
             if current_kernel is not None:
                 self._count_kernel("memory_hits")
                 return current_kernel
-            opened = open_requested(kernel_request)
-            with opened.project:
-                script, compiled, inputs = _build_kernel(opened, kernel_request)
-                # Taken before the library is opened, so that no collection removes the program in
-                # between.
-                hold = ReaderLock(script.root, [script.hash])
+            # No collection may remove a `Source`'s project, or the program, before it is in use.
+            is_source = isinstance(kernel_request.source, Source)
+            with Tree(get_cache_dir()).hold_use() if is_source else nullcontext():
+                opened = open_requested(kernel_request)
+                with opened.project, opened.project.cache.hold_use():
+                    script, compiled, inputs = _build_kernel(opened, kernel_request)
+                    hold = ReaderLock(script.root, [script.hash])
+            if compiled:
+                limit_cache(opened.project)
             launch = library.load_launcher(script, script.first_program, None)
             kernel = CachedKernel(script, launch, backend=kernel_request.backend, hold=hold)
             kernel.load_again = partial(KernelCache()._get_kernel, kernel_request)
@@ -261,7 +263,7 @@ class KernelInputs:
         # A file that changed after `read_since` may have been read before its change: then the next
         # request plans again. The files of a `Source` are always that young, but cannot change:
         # their directory is named by the digest of their content.
-        sources = os.path.join(project.cache.state_path, SOURCES, "")
+        sources = os.path.join(project.cache.state_path, layout.SOURCES, "")
         self._is_unchanged = all(
             not content.may_have_changed_since(read_since) or path.startswith(sources)
             for path, content in self._observations.items()
@@ -380,4 +382,4 @@ def clear_requested_kernels(root: str) -> None:
                 unused.update(programs_of.pop(pair, ()))
         for program in unused.difference(*programs_of.values()):
             cache.remove_entry(cache.program_path(program))
-    shutil.rmtree(os.path.join(cache.state_path, SOURCES), ignore_errors=True)
+    shutil.rmtree(os.path.join(cache.state_path, layout.SOURCES), ignore_errors=True)

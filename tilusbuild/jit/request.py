@@ -19,6 +19,7 @@ from msgspec.structs import asdict
 
 from tilusbuild.arch import ArchError, parse_arch
 from tilusbuild.builder.project import Project
+from tilusbuild.cache import layout
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.expr import Value
@@ -180,8 +181,6 @@ def _split_script_name(source: Source | str | os.PathLike[str]) -> tuple[str, st
 
 
 TEMPLATE = "kernel.cu.j2"
-SOURCES = "sources"
-"""The directory of the projects of `Source`s, in the cache's directory for state."""
 
 
 class Source:
@@ -272,7 +271,7 @@ def open_requested(request: KernelRequest) -> OpenedRequest:
         settings["cache-dir"] = cache.root
         # A cache writes nothing into a directory without its mark, so the mark comes first.
         cache.ensure_complete()
-        sources_directory = os.path.join(cache.state_path, SOURCES)
+        sources_directory = os.path.join(cache.state_path, layout.SOURCES)
         directory = request.source.write_project(sources_directory, target, target_table)
         project = Project.open(directory, settings, os.environ)
     else:

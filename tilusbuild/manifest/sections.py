@@ -150,6 +150,9 @@ class BuildSection(Table, frozen=True):
     cache_dir: Annotated[Text | None, Key(examples=[".cache"])] = None
     """The directory of the cache tree; `~` is the home directory. Without it: `.cache` at the root
     of the git repository that holds the manifest, else `~/.cache/tilus`."""
+    cache_max_size: Annotated[Size | None, Key(examples=["20GB"])] = None
+    """The size of the cache tree that a build keeps to: one that adds programs removes what no
+    project needs, the longest unused first. Without it: no limit."""
     jobs: Annotated[int | None, Key(ge=1, examples=[8])] = None
     """The number of compilers that run at once. Without it: one for each core that this process may
     use."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from tilusbuild.errors import did_you_mean, input_error
+from tilusbuild.errors import InputError, did_you_mean, input_error
 from tilusbuild.manifest.sections import DeviceCompiler
+from tilusbuild.manifest.values import parse_size
 from tilusbuild.process.machine import count_usable_cores
 from tilusbuild.runtime.where import (
     DEFAULT,
@@ -83,6 +85,8 @@ class Settings(Struct, frozen=True):
 
     cache_dir: Setting[str]
     """The absolute path of the cache tree."""
+    cache_max_size: Setting[int | None]
+    """The bytes to which a build that adds programs reduces the cache; None: no limit."""
     jobs: Setting[int]
     load_average: Setting[float | None]
     """The load average at which no further compiler starts; None: no limit."""
@@ -132,7 +136,7 @@ def decide_settings(
 def read_settings(manifest: Manifest) -> dict[str, str | float | None]:
     """Return the settings that a manifest has, in the form that `decide_settings` takes. A setting
     that it does not set is None."""
-    names = ("cache-dir", "jobs", "load-average", "nice", "level")
+    names = ("cache-dir", "cache-max-size", "jobs", "load-average", "nice", "level")
     settings = {name: getattr(manifest.build, name.replace("-", "_")) for name in names}
     # The toolchain has a default of its own, which is not a choice of the manifest.
     return settings | {"device-compiler": manifest.toolchain.given.get("device_compiler")}
@@ -184,6 +188,7 @@ def _decide_cache_dir(root: str, sources: SettingSources) -> Setting[str]:
 
 # The type of each setting, and its description in messages.
 _KINDS: dict[str, tuple[Any, str]] = {
+    "cache-max-size": (Annotated[int, Meta(ge=1)], 'a size such as "20GB"'),
     "jobs": (Annotated[int, Meta(ge=1)], "at least 1"),
     "load-average": (Annotated[float, Meta(gt=0, le=sys.float_info.max)], "a number above 0"),
     "nice": (Annotated[int, Meta(ge=0, le=19)], "a number from 0 to 19"),
@@ -203,6 +208,9 @@ def _decide_setting(name: str, default: Kind, sources: SettingSources) -> Settin
     kind, description = _KINDS[name]
     # msgspec takes "true" and "1", but not the other words that people write for a switch.
     value = SWITCH.get(str(setting.value).lower()) if kind is bool else setting.value
+    if name == "cache-max-size":
+        with suppress(InputError):
+            value = parse_size(str(value))
     try:
         return Setting(convert(value, kind, strict=False), setting.source)
     except (ValidationError, UnicodeError):  # of a string that is not UTF-8
