@@ -102,8 +102,8 @@ script or its override. The compiler of a `cpu` target gets those of the target 
 only. Macros (`defines`) of all these tables reach every target. Of two macros with one name, the
 later table's takes precedence, and `false` removes the macro.
 
-**Settings.** You can also set `cache-dir`, `cache-max-size`, `jobs`, `load-average`, `nice`, `level` and
-`device-compiler` [elsewhere](settings.md).
+**Settings.** You can also set `cache-dir`, `cache-max-size`, `jobs`, `load-average`, `nice`,
+`level` and `device-compiler` [elsewhere](settings.md).
 
 """
 

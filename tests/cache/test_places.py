@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from support.cache_sample import Sample, sample_at
+from support.cache_sample import MANIFEST, Sample, sample_at
 from support.processes import run_mounted
 from support.trees import snapshot
 from tilusbuild.cache.entries import Stage, lookup_entry
@@ -62,7 +62,7 @@ for refused in (lambda: Stage(cache), locked, lambda: collect_garbage(cache),
     else:
         raise AssertionError(refused)
 print("served")
-"""
+""".replace("/p/tilus.toml", MANIFEST)
 
 
 def test_a_read_only_cache_serves_and_says_so_when_it_cannot(cache: Tree, sample: Sample):

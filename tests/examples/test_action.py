@@ -114,6 +114,20 @@ def test_root_in_a_container_builds_the_checkout_of_another_user(tmp_path: Path)
     assert safe == f"{tmp_path}/*:/a"
 
 
+def test_the_action_installs_itself_unless_a_version_is_named(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, tmp_path)
+    (tmp_path / "bin/python").write_text('#!/bin/sh\necho "$@"\n')
+    machine.environment["GITHUB_ACTION_PATH"] = "/action"
+    (install,) = [step for step in ACTION["runs"]["steps"] if step["name"] == "install"]
+    for extras, version, package in (
+        ("cuda", "", "/action[cuda]"),
+        ("", "==0.1.0", "tilusbuild==0.1.0"),
+        ("cuda", "==0.1.0", "tilusbuild[cuda]==0.1.0"),
+    ):
+        said = machine.run(install, {"inputs.extras": extras, "inputs.version": version})
+        assert said == f"-m pip install {package}\n"
+
+
 def test_the_action_shares_programs_by_a_remote_cache(tmp_path: Path) -> None:
     machine = Machine(shutil.copytree(ROOT / "examples/cmake", tmp_path / "project"), tmp_path)
     address = f"file://{tmp_path}/remote"
