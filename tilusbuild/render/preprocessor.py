@@ -85,10 +85,17 @@ _DIRECTIVE = re.compile(
 )
 _HEADER = r'(?:<([^>\n]+)>|"([^"\n]+)")'
 _PLAIN_NAME = re.compile(rf"[^\S\n]*{_HEADER}")
-_HAS = r"__has_(?:include(?:_next)?|embed)(?:__)?\b"
+_HAS = r"(?:__has_(?:include(?:_next)?|embed)(?:__)?|\b\w*HAS_INCLUDE)\b"
+"""Also a macro with a name such as `FMT_HAS_INCLUDE`: its uses in any text are read as those of
+`__has_include`, so that a definition with no more than `__has_include(x)` of its parameter makes no
+name. With that of {fmt}, which torch includes, each program would have all of torch's headers."""
 _HAS_ANY = re.compile(_HAS)
 _HAS_PLAIN_NAME = re.compile(rf"{_HAS}[^\S\n]*\(?[^\S\n]*{_HEADER}")
 _DEFINED_HAS = re.compile(rf"\bdefined[^\S\n]*\(?[^\S\n]*{_HAS}")
+_DEFINITION = re.compile(r"([\w$]+)(?:\([^\S\n]*(\w+)[^\S\n]*\))?")
+"""The macro of a definition, and its parameter where it has one."""
+# `#if FMT_HAS_INCLUDE` asks for no name.
+_SETTING = re.compile(r"\b\w*HAS_INCLUDE\b(?![^\S\n]*\()")
 _ASSEMBLED = re.compile(r"incbin|\.include[^\S\n]*\\\"")
 """The assembler's directives, in strings: macros may stand between their parts."""
 _CLIMBS = re.compile(r"(?<!\.)\.\.(?!\.)")
@@ -171,7 +178,7 @@ def _scan_reading(text: str) -> Scan:
                 climbs |= has_parent
             continue
         climbs |= has_parent
-        if "__has_" in operand:
+        if "__has_" in operand or "HAS_INCLUDE" in operand:
             for header in _HAS_PLAIN_NAME.finditer(operand):
                 add_include(header, is_next=is_next)
             # `defined(__has_include)` asks for no name.
@@ -179,10 +186,14 @@ def _scan_reading(text: str) -> Scan:
             # In a definition the words of a plain name may be the macro's parameters, so it counts
             # as computed.
             if directive != "define":
-                computed_part = _HAS_PLAIN_NAME.sub("0", computed_part)
+                computed_part = _SETTING.sub("0", _HAS_PLAIN_NAME.sub("0", computed_part))
             # `#define __has_include(x) 0` defines the word at the start, and does not use it.
-            start = 1 if directive == "define" else 0
-            is_computed |= _HAS_ANY.search(computed_part, start) is not None
+            elif definition := _DEFINITION.match(computed_part):
+                computed_part = computed_part[definition.end() :]
+                if definition[2] and _HAS_ANY.fullmatch(definition[1]):
+                    forwarded = rf"__has_include[^\S\n]*\([^\S\n]*{definition[2]}[^\S\n]*\)"
+                    computed_part = re.sub(forwarded, "0", computed_part)
+            is_computed |= _HAS_ANY.search(computed_part) is not None
     return Scan(tuple(includes), is_computed or bool(operands), tuple(operands), climbs)
 
 
