@@ -49,6 +49,35 @@ def test_options_of_every_verb_may_stand_before_and_after_its_name() -> None:
         assert (arguments.json, arguments.directory, arguments.quiet) == (True, "x", False)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--target host build",
+        "-t host build",
+        "-q --target host build",
+        "--target=host build",
+        "-j 2 --target host build",
+        "-C build --target host build",
+        "--json --target plan plan",
+    ],
+)
+def test_options_of_a_verb_may_stand_before_it(line: str) -> None:
+    command = parse_command(line.split(), record=b"", started=0)
+    assert command.verb == line.split()[-1]
+    assert command.arguments.targets in (("host",), ("plan",))  # type: ignore[attr-defined]
+
+
+def test_options_of_an_action_may_stand_before_it() -> None:
+    for line in ("--target host cache pull", "cache --target host pull", "cache pull -t host"):
+        assert parse_command(line.split()).arguments.targets == ("host",)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("line", ["-q biuld", "-j 8 biuld", "-j8 biuld", "biuld -t build"])
+def test_a_mistyped_verb_gets_a_suggestion_after_any_option(line: str) -> None:
+    with pytest.raises(InputError, match='unknown verb "biuld"'):
+        parse_command(line.split())
+
+
 def test_an_action_has_its_own_arguments() -> None:
     command = parse_command(["cache", "-q", "gc", "--forget", "a", "--forget", "b"])
     assert command.arguments.quiet

@@ -1,5 +1,6 @@
 """What `build` prints is what the other verbs take, also where constants and targets differ."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ from support import scale
 from support.processes import run_to_end
 from support.project import NewProject, Project, needs_cxx
 from support.scale import TEMPLATE, manifest, script
+from tilusbuild.cli.parser import list_verbs, load_actions
 
 MANY = (
     manifest(
@@ -48,6 +50,64 @@ def test_every_printed_name_is_understood_by_every_verb(built) -> None:
     assert ran.out.startswith(f"{names[3]}: ")
     summary = project.run("build", names[3], "--json").events[-1]
     assert summary["programs"] == 1
+
+
+SELECTING: dict[str, list[str]] = {
+    "build": ["--json"],
+    "plan": ["--json"],
+    "render": ["-o", "rendered", "--json"],
+    "explain": ["--json"],
+    "report": ["--json"],
+    "compdb": ["--json"],
+    "watch": [],  # runs until it is stopped
+    "run": ["--size", "n=64", "--json"],
+    "tune": [],  # takes instances: below
+    "dispatch": [],
+    "check": [],  # takes a package first
+    "cache ls": ["--json"],
+    "cache show": ["--json"],
+    "cache push": [],
+    "cache pull": [],
+}
+"""Every verb that takes several names, with options for a test."""
+
+
+def test_every_verb_that_takes_names_is_tested() -> None:
+    names = {
+        f"{verb} {action}".strip()
+        for verb in list_verbs()
+        for action, declared in load_actions(verb).items()
+        if {"script", "scripts", "names", "program"} & {*declared.arguments.__struct_fields__}
+    }
+    # It names what a package of another build has.
+    assert names - {"cmake build"} == SELECTING.keys()
+
+
+@pytest.mark.parametrize("verb", [verb for verb, options in SELECTING.items() if options])
+def test_several_names_select_what_each_does(built, verb) -> None:
+    """Given two programs by name, one with its target in the next word, when a verb gets them, then
+    it is about both, and about no third one."""
+    project, _ = built
+    words = [*verb.split(), "scale[kind=c]/0", "cpu", "scale[kind=c]/1 cpu2", *SELECTING[verb]]
+    events = project.run(*words).events
+    text = json.dumps([each for each in events if each["event"] not in ("timeline", "space")])
+    if verb == "plan":
+        assert [each["programs"] for each in events] == [1, 1, 2]
+    elif verb in ("explain", "cache ls", "report"):
+        assert "scale[kind=c]/0 cpu" in text
+        assert "scale[kind=c]/1 cpu2" in text
+    assert 'scale[kind=c]/1 cpu"' not in text
+    assert "a b" not in text
+
+
+def test_several_instances_are_shown_and_tuned(built) -> None:
+    project, _ = built
+    words = ("scale[kind=c]", "cpu", "scale[kind=c] cpu2")
+    shown = project.run("dispatch", "show", *words, "--json").events
+    assert [each["instance"] for each in shown[:-1]] == ["scale[kind=c] cpu", "scale[kind=c] cpu2"]
+    tuned = project.run("tune", *words, "--size", "n=64", "--budget", "8", "--unchecked", "--json")
+    instances = [each["instance"] for each in tuned.events if each["event"] == "tuned"]
+    assert instances == ["scale[kind=c] cpu", "scale[kind=c] cpu2"]
 
 
 def test_an_instance_selects_its_programs(built) -> None:

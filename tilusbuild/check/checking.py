@@ -30,7 +30,7 @@ from tilusbuild.runtime.device import Device, get_cpu, may_have_cuda
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import list_available_programs, make_chooser
 from tilusbuild.runtime.library import LIBRARY, check_images, check_library, read_meta
-from tilusbuild.runtime.naming import NamePattern, parse_name
+from tilusbuild.runtime.naming import NamePattern, join_targets, parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.runtime.tables import read_serving_tables
 from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu, lock_device
@@ -136,7 +136,8 @@ def _select_scripts(request: CheckRequest) -> Iterator[tuple[NamePattern, list[S
             script = read_script(os.path.join(top, directory, digest))
             if script.form == CALLED:
                 groups.setdefault(_name_script(script), []).append(script)
-    for text in request.names or [""]:
+    targets = {script.target for group in groups.values() for script in group}
+    for text in join_targets(request.names, targets) or [""]:
         try:
             name = parse_name(text) if text else NamePattern("")
         except ValueError as error:

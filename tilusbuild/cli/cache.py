@@ -319,7 +319,7 @@ ACTIONS: Mapping[str, Verb[Any]] = {
     ),
     "show": Verb(
         cache_look.CacheShowArgs,
-        cache_look.show_program,
+        cache_look.show_programs,
         (cache_look.ShownProgramLine, cache_look.ShownPartLine),
         "show one program",
     ),

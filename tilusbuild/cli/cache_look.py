@@ -61,7 +61,7 @@ CachedProgramLine = declare_line(
 def list_cache(arguments: CacheLsArgs) -> int:
     """List the scripts of a cache, the programs of one script, or a foreign cache. Return the exit
     status."""
-    word = " ".join(arguments.names)
+    word = arguments.names[0] if len(arguments.names) == 1 else ""
     # The name of a script is not a path: a directory with the name of a script comes first.
     if os.path.isdir(word) or _is_path(word):
         status = options.run_foreign_verb("ls", word, arguments)
@@ -69,7 +69,17 @@ def list_cache(arguments: CacheLsArgs) -> int:
             return status
         return _list_scripts(options.find_named_cache(word, arguments), arguments)
     cache = options.find_cache(arguments.cache_dir)
-    return _list_programs(cache, arguments, word) if word else _list_scripts(cache, arguments)
+    for name in _join_names(cache, arguments.names):
+        _list_programs(cache, arguments, name)
+    return 0 if arguments.names else _list_scripts(cache, arguments)
+
+
+def _join_names(cache: Tree, words: Sequence[str]) -> list[str]:
+    """Return the names in the words of a command line: a target belongs to the name before it."""
+    from tilusbuild.cache.index import list_scripts
+    from tilusbuild.runtime.naming import join_targets
+
+    return join_targets(words, {script.target for script in list_scripts(cache)})
 
 
 def _is_path(word: str) -> bool:
@@ -141,8 +151,8 @@ def _collect_roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
     return roots
 
 
-def _list_programs(cache: Tree, arguments: Common, word: str) -> int:
-    """Print the programs of each instance that the name `word` means. Return 0."""
+def _list_programs(cache: Tree, arguments: Common, word: str) -> None:
+    """Print the programs of each instance that the name `word` means."""
     from tilusbuild.cache import index as cache_index
     from tilusbuild.cache.entries import lookup_entry
 
@@ -164,7 +174,6 @@ def _list_programs(cache: Tree, arguments: Common, word: str) -> int:
                     script.label_of(index),
                 )
             )
-    return 0
 
 
 def _print_programs(cache: Tree, script: ScriptListing, numbers: Sequence[int]) -> None:
@@ -201,13 +210,20 @@ ShownPartLine = declare_line("part", program=str, part=str, text=str)
 """One text of a program, exactly."""
 
 
-def show_program(arguments: CacheShowArgs) -> int:
-    """Print a program's facts, or one part of it. Return 1 when the program is damaged."""
-    from tilusbuild.cache import index as cache_index
-    from tilusbuild.cache.entries import lookup_entry
+def show_programs(arguments: CacheShowArgs) -> int:
+    """Print each program's facts, or one part of it. Return 1 when a program is damaged."""
+    from tilusbuild.cache.index import find_program
 
     cache = options.find_cache(arguments.cache_dir)
-    program = cache_index.find_program(cache, " ".join(arguments.program), arguments.target)
+    names = _join_names(cache, arguments.program)
+    programs = [find_program(cache, name, arguments.target) for name in names]
+    return max(_show_program(cache, arguments, program) for program in programs)
+
+
+def _show_program(cache: Tree, arguments: CacheShowArgs, program: str) -> int:
+    """Print a program's facts, or one part of it. Return 1 when the program is damaged."""
+    from tilusbuild.cache.entries import lookup_entry
+
     directory = cache.program_path(program)
     if arguments.part is not None:
         text = _read_part(program, directory, arguments.part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tilusbuild.cli.arguments import Common, collect_settings
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tilusbuild.package.model import Reader
     from tilusbuild.package.pack import Attest
     from tilusbuild.plan.model import PlanSelection
+    from tilusbuild.runtime.naming import NamePattern
 
 
 def open_project(arguments: Common, *, remembered: bool = False) -> Project:
@@ -95,11 +96,19 @@ def describe_other_cache() -> str:
 def make_selection(arguments: SelectionArgs, project: Project) -> PlanSelection:
     """Return the selection of scripts, targets and level that the command line names."""
     from tilusbuild.plan.model import PlanSelection
+
+    names = parse_names(arguments.scripts, project)
+    targets = tuple(split_values(arguments.targets))
+    return PlanSelection(names, targets, project.settings.level.value)
+
+
+def parse_names(words: Sequence[str], project: Project) -> tuple[NamePattern, ...]:
+    """Return the names of scripts, instances and programs in the words of a command line. A word
+    that is a target belongs to the name before it. Raises `InputError`."""
+    from tilusbuild.plan.model import parse_program_name
     from tilusbuild.runtime.naming import join_targets
 
-    names = join_targets(arguments.scripts, project.manifest.targets)
-    targets = tuple(split_values(arguments.targets))
-    return PlanSelection(tuple(names), targets, project.settings.level.value)
+    return tuple(map(parse_program_name, join_targets(words, project.manifest.targets)))
 
 
 def split_values(options: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from msgspec import Struct
@@ -232,18 +232,32 @@ def _format_sentence(summary: str) -> str:
     return summary[0].upper() + summary[1:] + "."
 
 
-def _find_verb(argv: Sequence[str]) -> str | None:
-    """Return the first word that is neither an option nor an option's value; None without one."""
-    # Only options of every verb can come before the verb; these four of them take a value.
-    is_value = False
-    for word in argv:
-        if is_value:
-            is_value = False
-        elif word in ("-C", "--cache-dir", "--color", "--progress"):
-            is_value = True
-        elif not word.startswith("-"):
-            return word
-    return None
+_FLAGS = ("--json", "-q", "--quiet", "-v", "-vv", "--verbose", "-h", "--help", "-V", "--version")
+_VALUED_OPTIONS = ("-C", "--cache-dir", "--color", "--progress")
+"""The options of every verb without and with a value."""
+
+
+def _is_verb(word: str) -> bool:
+    # A verb of the core does not wait for the optional rooms.
+    return word in VERBS or word == "help" or word in find_contributions("verb")
+
+
+def _move_first(argv: Sequence[str], is_name: Callable[[str], bool]) -> list[str]:
+    """Return the words with a verb or action first, if there is one: the options before it, such as
+    `--target host build`, come behind it. After an option that this verb alone has a word may be
+    its value: the first name is meant then, else the last such word."""
+    candidate: int | None = None
+    before = ""
+    for number, word in enumerate(argv):
+        if not word.startswith("-") and before not in _VALUED_OPTIONS:
+            candidate = number
+            if before in ("", *_FLAGS) or "=" in before or is_name(word):
+                break
+        # After a value any word may be a name.
+        before = word if word.startswith("-") else ""
+    if candidate is None:
+        return [*argv]
+    return [argv[candidate], *argv[:candidate], *argv[candidate + 1 :]]
 
 
 def parse_command(argv: Sequence[str], **extra_fields: object) -> ParsedCommand:
@@ -251,15 +265,18 @@ def parse_command(argv: Sequence[str], **extra_fields: object) -> ParsedCommand:
 
     `extra_fields` are values for fields of the arguments that are not options.
     """
+    argv = _move_first(argv, _is_verb)
     # `help`, `help VERB` and `help VERB ACTION` mean the same with --help.
-    if _find_verb(argv) == "help":
-        argv = [*(word for word in argv if word != "help"), "--help"]
-    verb = _find_verb(argv)
+    if argv[:1] == ["help"]:
+        argv = [*_move_first(argv[1:], _is_verb), "--help"]
+    verb = argv[0] if argv and not argv[0].startswith("-") else None
     # Before argparse, whose message lists all verbs and suggests none.
-    if verb is not None and verb not in VERBS and verb not in find_contributions("verb"):
+    if verb is not None and not _is_verb(verb):
         hint = _HINT_OF_FOREIGN_WORD.get(verb) or did_you_mean(verb, list_verbs())
         raise input_error(f'unknown verb "{verb}"', hint=hint)
     actions = load_actions(verb) if verb is not None else {}
+    if verb is not None and "" not in actions:
+        argv = [verb, *_move_first(argv[1:], actions.__contains__)]
     parser = _make_parser({verb: actions} if verb is not None else {})
     parser.set_defaults(**extra_fields)
     namespace = parser.parse_args(argv)

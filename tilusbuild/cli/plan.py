@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli import options
@@ -72,6 +72,8 @@ class SpaceLine(JsonLine, frozen=True):
 def run(arguments: PlanArgs) -> int:
     """Print the plan, or with --space the rules of each space. Return 2 for an empty space, else 0.
     Runs no compiler and writes nothing to the tree."""
+    from tilusbuild.plan.planner import iterate_jobs
+
     with options.open_project(arguments) as project:
         if arguments.verbose and not arguments.json:
             notes = project.manifest.reading.notes
@@ -81,8 +83,11 @@ def run(arguments: PlanArgs) -> int:
         if arguments.space:
             return _print_spaces(arguments, project)
         plan = project.make_plan(options.make_selection(arguments, project))
-        missing: set[str] = set()
-        rows = [_make_row(project, instance, missing) for instance in plan.instances]
+        jobs, missing = list(iterate_jobs(plan)), set[str]()
+        rows = [
+            _make_row(project, instance, [j.hash for j in jobs if j.planned is instance], missing)
+            for instance in plan.instances
+        ]
     if arguments.json:
         for row in rows:
             emit_line(row)
@@ -96,13 +101,15 @@ def run(arguments: PlanArgs) -> int:
     return 0
 
 
-def _make_row(project: Project, instance: PlannedInstance, missing: set[str]) -> InstanceLine:
-    """Return the line of an instance: the size of its space, and the counts of its programs in the
-    cache by status. Those that are not there are added to `missing`."""
+def _make_row(
+    project: Project, instance: PlannedInstance, programs: Sequence[str], missing: set[str]
+) -> InstanceLine:
+    """Return the line of an instance: the size of its space, and the counts of its selected
+    `programs` in the cache by status. Those that are not there are added to `missing`."""
     from tilusbuild.cache.entries import lookup_entry
 
-    entries = [lookup_entry(project.cache, program) for program in instance.programs]
-    known = zip(instance.programs, entries, strict=True)
+    entries = [lookup_entry(project.cache, program) for program in programs]
+    known = zip(programs, entries, strict=True)
     missing.update(program for program, entry in known if entry is None)
     statuses = [Status.MISSING if entry is None else entry.status for entry in entries]
     return InstanceLine(
@@ -112,7 +119,7 @@ def _make_row(project: Project, instance: PlannedInstance, missing: set[str]) ->
         arch=instance.target.arch,
         cartesian=instance.spec.space.cartesian,
         valid=instance.spec.space.size[0],
-        programs=len(instance.programs),
+        programs=len(programs),
         built=statuses.count(Status.BUILT),
         failed=statuses.count(Status.FAILED),
         pruned=statuses.count(Status.PRUNED),

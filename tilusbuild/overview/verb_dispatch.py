@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -82,7 +83,8 @@ def run(arguments: DispatchArgs) -> int:
         if arguments.action == "build":
             return _build_dispatchers(arguments, project, overviews)
         if arguments.action == "export":
-            return _export_measurements(arguments, project, overviews)
+            by_script = groupby(overviews, key=lambda overview: overview.script.name)
+            return max(_export_measurements(arguments, project, [*group]) for _, group in by_script)
         actions = {"show": _show_tables, "check": _check_tables, "coverage": _show_coverage}
         return actions[arguments.action](arguments, overviews)
 
@@ -90,12 +92,11 @@ def run(arguments: DispatchArgs) -> int:
 def _read_overviews(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOverview]:
     """Yield the overview of each instance that the arguments name. Raises `InputError`."""
     from tilusbuild.overview.serving import read_overviews
-    from tilusbuild.plan.model import parse_program_name
 
-    name = parse_program_name(" ".join(arguments.script))
-    target = None if name.target else arguments.target
     cache = project.settings.cache_dir.value
-    yield from read_overviews(project.manifest, cache, name._replace(program=None), target)
+    for name in options.parse_names(arguments.script, project):
+        target = None if name.target else arguments.target
+        yield from read_overviews(project.manifest, cache, name._replace(program=None), target)
 
 
 def _show_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:

@@ -67,7 +67,7 @@ class Plan(Struct, frozen=True):
     @property
     def size(self) -> int:
         """Return the number of distinct programs."""
-        return len({digest for instance in self.instances for digest in instance.programs})
+        return len({job.hash for job in iterate_jobs(self)})
 
     @property
     def inputs(self) -> set[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -10,6 +11,12 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import DeviceCompilerArgs, Verb, positionals, target_option
 from tilusbuild.cli.options import CountsLine, emit_line
 from tilusbuild.tune.arguments import CACHE, SEED, SIZE, CallLine, check_seed, parse_sizes
+
+if TYPE_CHECKING:
+    from tilusbuild.builder.project import Project
+    from tilusbuild.expr import Value
+    from tilusbuild.plan.model import PlanSelection
+    from tilusbuild.plan.planner import Plan, ProgramJob
 
 
 class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
@@ -27,54 +34,72 @@ class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
 
 
 def run(arguments: RunArgs) -> int:
-    """Build a program if it is not built, call it at each size, and print the times. Return 1 when
-    a result is wrong, else 0."""
-    from tilusbuild.cache.entries import lookup_entry
-    from tilusbuild.errors import input_error
-    from tilusbuild.plan.model import parse_program_name
+    """Build each program that is not built, call it at each size, and print the times. Return 1
+    when a result is wrong, else 0."""
     from tilusbuild.tune.prepare import find_sizes
-    from tilusbuild.tune.run import build_program, choose_program, run_program
+    from tilusbuild.tune.run import choose_program
 
     requested_sizes, seed = parse_sizes(arguments.size), check_seed(arguments.seed)
     with options.open_project(arguments) as project:
-        plan, selection, job = choose_program(
-            project, parse_program_name(" ".join(arguments.script)), arguments.target
-        )
-        # Found before the build: a mistake in the sizes need not wait for it.
-        sizes = find_sizes(
-            project.manifest, job.script, requested_sizes, job.planned.spec.signature
-        )
-        if lookup_entry(project.cache, job.hash) is None and not arguments.quiet:
-            options.print_message(f"{job.label} is not built yet: compiling it\n")
-        # Quiet and without --json: stdout has the lines of `run`, not those of its build.
-        display = options.choose_reporter(replace(arguments, json=False, quiet=True))
-        program = build_program(project, plan, selection, job, display)
-        try:
-            cold = arguments.cache == "cold"
-            results = run_program(project, job, program, sizes, seed, cold=cold)
-        except MemoryError as error:
-            raise input_error(
-                f"the arrays of --size {' '.join(arguments.size)} do not fit in memory: {error}"
-            ) from None
-        tune = project.manifest.scripts[job.script].tune
-    wrong = [call for call in results if call.mismatch]
+        chosen = []
+        # Found before the builds: a mistake in a name or in the sizes need not wait for them.
+        for name in options.parse_names(arguments.script, project):
+            plan, selection, job = choose_program(project, name, arguments.target)
+            signature = job.planned.spec.signature
+            sizes = find_sizes(project.manifest, job.script, requested_sizes, signature)
+            chosen.append((plan, selection, job, sizes))
+        calls = [call for each in chosen for call in _run_program(arguments, project, *each, seed)]
+    wrong_count = sum(call.mismatch is not None for call in calls)
+    if arguments.json:
+        emit_line(CountsLine({"calls": len(calls), "wrong": wrong_count}))
+    return 1 if wrong_count else 0
+
+
+def _run_program(
+    arguments: RunArgs,
+    project: Project,
+    plan: Plan,
+    selection: PlanSelection,
+    job: ProgramJob,
+    sizes: Sequence[Mapping[str, Value]],
+    seed: int,
+) -> Sequence[CallLine]:
+    """Build a program if it is not built, call it at each size, and print and return the results.
+    Raises `InputError`."""
+    from tilusbuild.cache.entries import lookup_entry
+    from tilusbuild.errors import input_error
+    from tilusbuild.tune.run import build_program, run_program
+
+    if lookup_entry(project.cache, job.hash) is None and not arguments.quiet:
+        options.print_message(f"{job.label} is not built yet: compiling it\n")
+    # Quiet and without --json: stdout has the lines of `run`, not those of its build.
+    display = options.choose_reporter(replace(arguments, json=False, quiet=True))
+    program = build_program(project, plan, selection, job, display)
+    try:
+        cold = arguments.cache == "cold"
+        results = run_program(project, job, program, sizes, seed, cold=cold)
+    except MemoryError as error:
+        raise input_error(
+            f"the arrays of --size {' '.join(arguments.size)} do not fit in memory: {error}"
+        ) from None
     if arguments.json:
         for call in results:
             emit_line(call)
-        emit_line(CountsLine({"calls": len(results), "wrong": len(wrong)}))
-        return 1 if wrong else 0
+        return results
     schedule = ", ".join(f"{name}={value}" for name, value in program.schedule.items())
     print(f"{job.label}: {schedule or 'no parameters'}; {arguments.cache} caches")
     _print_calls(results)
+    wrong = [call for call in results if call.mismatch]
     for call in wrong:
         sizes_text = ", ".join(f"{name}={value}" for name, value in call.sizes.items())
         print(f"wrong at {sizes_text}: {call.mismatch}")
+    tune = project.manifest.scripts[job.script].tune
     if tune is None or tune.ref is None:
         print(f"not checked: [script.{job.script}.tune] has no `ref`")
     elif not wrong:
         agreement = f"all {len(results)} sizes agree" if len(results) > 1 else "1 size agrees"
         print(f"{agreement} with {tune.ref}")
-    return 1 if wrong else 0
+    return results
 
 
 def _describe_check(call: CallLine) -> str:

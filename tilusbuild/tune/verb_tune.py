@@ -30,6 +30,7 @@ from tilusbuild.tune.arguments import CACHE, SEED, SIZE, check_seed, parse_pair,
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
     from tilusbuild.expr import Value
+    from tilusbuild.runtime.naming import NamePattern
     from tilusbuild.runtime.script import Script
     from tilusbuild.tune.bench.race import Decision
     from tilusbuild.tune.bench.scores import Speedup
@@ -124,7 +125,9 @@ def run(arguments: TuneArgs) -> int:
         try:
             if arguments.import_ is not None:
                 return _import_log(arguments, project, arguments.import_)
-            return _tune_script(arguments, project, _make_request(arguments, project))
+            names = options.parse_names(arguments.script, project)
+            requests = [_make_request(arguments, project, name) for name in names]
+            return max(_tune_script(arguments, project, request) for request in requests)
         except OSError as error:
             # Some classes are both an OSError and a TilusbuildError: these have a message already.
             if isinstance(error, TilusbuildError):
@@ -132,14 +135,13 @@ def run(arguments: TuneArgs) -> int:
             raise TilusbuildError(f"{error.filename}: {error.strerror}") from None
 
 
-def _make_request(arguments: TuneArgs, project: Project) -> TuneRequest:
-    """Return the request that the arguments mean. Raises `InputError`."""
+def _make_request(arguments: TuneArgs, project: Project, name: NamePattern) -> TuneRequest:
+    """Return the request that the arguments mean for one of their names. Raises `InputError`."""
     from tilusbuild.errors import input_error
-    from tilusbuild.plan.model import find_script, parse_program_name
+    from tilusbuild.plan.model import find_script
     from tilusbuild.tune.bench.session import Budget
     from tilusbuild.tune.tune import TuneRequest
 
-    name = parse_program_name(" ".join(arguments.script))
     if name.program is not None:
         raise input_error(
             f'"{name}" is one program: `tune` compares the programs of an instance',
