@@ -138,6 +138,40 @@ def test_decode(attention, emulate, launch, head_dim, warps, rows):
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)
 
 
+# examples/indices: rows by their numbers, and counts that are added to.
+@pytest.mark.parametrize("target", ["ampere", "host"])
+def test_gather(indices, emulate, launch, native, target):
+    program = indices.programs("gather", target)[0]
+    rng = np.random.default_rng(1)
+    table, rows = rng.standard_normal((7, 70), dtype=np.float32), rng.integers(0, 7, 9, np.int32)
+    given = [table, rows, np.zeros((9, 70), np.float32), np.int32(7), np.int32(9), np.int32(70)]
+    result = call_program(program, emulate, launch, native, given, n=9)[2]
+    np.testing.assert_array_equal(result, indices.reference.gather(table, rows))
+
+
+@pytest.mark.parametrize(
+    ("target", "items"), [("ampere", 1), ("ampere", 4), ("host", 1), ("host", 4)]
+)
+def test_histogram(indices, emulate, launch, native, target, items):
+    program = indices.programs("histogram", target, items=items)[0]
+    x = np.random.default_rng(2).integers(0, 50, 1001, np.int32)
+    counts = np.arange(50, dtype=np.int32)
+    given = [x, counts.copy(), np.int32(1001), np.int32(50)]
+    result = call_program(program, emulate, launch, native, given, n=1001, bins=50)[1]
+    np.testing.assert_array_equal(result, indices.reference.histogram(x, counts))
+
+
+def call_program(program, emulate, launch, native, given, **dimensions):
+    """The arguments after a call of a program, emulated or of the host."""
+    if program.target.kind == "cuda":
+        return launch(program, emulate(program), given, **dimensions).tensors
+    pointers = [
+        a.ctypes.data_as(ctypes.c_void_p) if a.ndim else int(a) for a in map(np.asarray, given)
+    ]
+    native(program)(*pointers)
+    return given
+
+
 # examples/hopper: its host function against NumPy; tests/gpu calls the kernel.
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 1000)])
 def test_the_host_function(hopper, native, rows, columns):
