@@ -34,12 +34,21 @@ def test_a_tutorial_says_at_its_head_what_it_needs(page: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TUTORIALS)
-def test_every_command_prints_what_the_page_says(name, tmp_path, tmp_path_factory) -> None:
+def test_every_command_prints_what_the_pages_say(tmp_path: Path) -> None:
+    """Given one home, when a reader follows the pages one after another, as the index lists them:
+    each command prints the text of its page, whatever the earlier pages left in the home."""
     if not tutorials.HERE["g++"]():
         pytest.skip("needs g++")
-    tutorial = TUTORIALS[name]
-    for command, printed in tutorials.run(tutorial, tmp_path, tmp_path_factory.mktemp("home")):
-        assert tutorials.agrees(command, printed), (
-            f"$ {command.line}\nprints\n{printed}\nand the page says\n{command.printed}"
-        )
+    home = tmp_path / "home"
+    home.mkdir()
+    index = (PAGES[0].parents[1] / "index.md").read_text()
+    differences = []
+    for name in sorted(TUTORIALS, key=lambda name: index.index(f"(tutorials/{name}.md)")):
+        directory = tmp_path / name
+        directory.mkdir()
+        differences += [
+            f"{name}: $ {command.line}\nprints\n{printed}\nand the page says\n{command.printed}"
+            for command, printed in tutorials.run(TUTORIALS[name], directory, home)
+            if not tutorials.agrees(command, printed)
+        ]
+    assert not differences, "\n".join(differences)

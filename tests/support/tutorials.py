@@ -98,10 +98,12 @@ def _steps(text: str) -> Iterator[File | Command]:
 
 
 def run(tutorial: Tutorial, directory: Path, home: Path) -> list[tuple[Command, str]]:
-    """Do what a page asks for in a directory; return each command that ran with its output."""
+    """Do what a page asks for in a directory; return each command that ran with its output.
+
+    The home may be that of earlier pages."""
     missing = {name for name in tutorial.needs if not HERE[name]()}
     steps = [step for step in tutorial.steps if not step.needs & missing]
-    staged = home / "staged"
+    staged = home / f"staged-{tutorial.path.stem}"
     staged.mkdir()
     script = ["exec 2>&1"]
     for number, step in enumerate(steps):
