@@ -118,7 +118,7 @@ def write_pages(directory: File) -> None:
             continue
         page = "-".join(part for part in _split_path(path) if part != NAME)
         if page and page not in sections:
-            summary = inspect.cleandoc(table.__doc__ or "").splitlines()[0]
+            summary = inspect.cleandoc(table.__doc__ or "").splitlines()[0].partition(". ")[0]
             rows.append(f"| [{_title(path)}](manifest/{page}.md) | {summary} |\n")
         sections[page].append("\n".join(_describe_table(path, table, page, pages_of_keys)))
     top = "\n".join(sections.pop(""))

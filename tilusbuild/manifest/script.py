@@ -355,10 +355,10 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
     args: Annotated[Mapping[DeclaredName, Arg], Key(examples=[{"a": "f16*[m, k]", "m": "i32"}])] = (
         NOTHING
     )
-    """The call signature, in the kernel's order. tilusbuild reads the arguments that you leave out
-    from the kernel's parameters: a pointer to `const` is an input of any shape, any other pointer
-    is an output, and a scalar is passed. If you name an argument that the kernel does not have, you
-    must give all arguments."""
+    """The call signature, in the kernel's order. The kernel's parameters give the arguments that
+    you leave out: a pointer to `const` is an input of any shape, any other pointer is an output,
+    and a scalar is passed. If you name an argument that the kernel does not have, you must give all
+    arguments."""
     launch: LaunchSection | None = None
     """The launch geometry. A `kernel` for GPU targets needs it."""
     group: Annotated[tuple[Text, ...] | None, Key(examples=[["scalar_type", "dtype"]])] = None

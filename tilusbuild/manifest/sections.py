@@ -83,7 +83,7 @@ class Directory(Table, frozen=True):
     """A directory of `include-dirs` or `link-dirs`, in the project or in a Python package.
 
     Written as a path, or as `{ package = …, path = … }`. A path may lead out of the project; `~` is
-    the home directory. A build finds the directory of a package and does not import the package.
+    the home directory.
     """
 
     shorthands = ((str, "path"),)
@@ -169,9 +169,9 @@ class BuildSection(Table, frozen=True):
     ] = ()
     """Directories that `#include` searches after those of the script, in order."""
     headers: Annotated[tuple[HeaderPattern, ...], Key(examples=[["generated/*.cuh"]])] = ()
-    """Patterns of headers that programs may include and that no text of the project names. They are
-    relative to the include directories or to the project. A pattern matches at most 20,000 files of
-    512 MiB."""
+    """Patterns of headers that programs may include and that no text of the project names, relative
+    to the include directories or to the project. A pattern matches at most 20,000 files of 512
+    MiB."""
     flags: Annotated[tuple[Text, ...], Key(examples=[["-O3", "-lineinfo"]])] = ()
     """Arguments for the device compiler, one per item."""
     unsafe_flags: bool = False
