@@ -106,7 +106,7 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.builder import build, resources as builder
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.noop_record import Invocation
-from tilusbuild.compile import collect_module_files, lay_out_launcher
+from tilusbuild.compile.module import collect_module_files, lay_out_launcher
 
 class NoCompiler(builder.ProgramCompiler):
     def compile(self, job, work, stage):

@@ -23,7 +23,7 @@ from _bench import Arm, process
 from cold import ONE_PASS, emptied, peer
 from nvrtc import found
 
-from tilusbuild.binary import extract_cubins
+from tilusbuild.binary.fatbin import extract_cubins
 
 _MANIFEST = """\
 edition = 1

@@ -68,14 +68,14 @@ def plain(space: Any) -> tuple[dict[str, list[Any]], list[str]]:
 
 def make_tilusbuild(space: Any) -> Any:
     import tilusbuild.space.component  # noqa: F401 - imports numpy, not counted either
-    from tilusbuild.space import Space
+    from tilusbuild.space.space import Space
 
     return lambda: Space(space.spec).count
 
 
 def make_decoded(space: Any) -> Any:
     import tilusbuild.space.component  # noqa: F401
-    from tilusbuild.space import Space
+    from tilusbuild.space.space import Space
 
     def make() -> Any:
         columns: Any = Space(space.spec).take_all().columns
@@ -87,7 +87,7 @@ def make_decoded(space: Any) -> Any:
 
 def make_objects(space: Any) -> Any:
     import tilusbuild.space.component  # noqa: F401
-    from tilusbuild.space import Space
+    from tilusbuild.space.space import Space
 
     return lambda: list(Space(space.spec))
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from tilusbuild.binary import CodeImage, PtxasUsage
+    from tilusbuild.binary.cubin import PtxasUsage
+    from tilusbuild.binary.fatbin import CodeImage
     from tilusbuild.process.base import WorkerRun
 
 

@@ -11,7 +11,7 @@ from tilusbuild.expr import Value
 from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.plan.model import list_instances, make_targets
 from tilusbuild.plan.spaces import make_space_spec
-from tilusbuild.space import Space
+from tilusbuild.space.space import Space
 
 
 def schedules(manifest: Path, script: str, target: str) -> Iterator[dict[str, Value]]:

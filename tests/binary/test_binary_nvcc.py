@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.binary import BinaryError, extract_cubins, parse_ptxas, read_archs, read_cubin
+from tilusbuild.binary.cubin import parse_ptxas, read_cubin
+from tilusbuild.binary.elf import BinaryError
+from tilusbuild.binary.fatbin import extract_cubins, read_archs
 
 pytestmark = pytest.mark.nvcc
 

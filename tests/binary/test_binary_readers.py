@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.binary import (
-    BinaryError,
-    CodeImage,
-    KernelUsage,
-    PtxasUsage,
-    extract_cubins,
-    parse_ptxas,
-    read_archs,
-    read_cubin,
-    read_needs,
-)
+from tilusbuild.binary.cubin import KernelUsage, PtxasUsage, parse_ptxas, read_cubin
+from tilusbuild.binary.elf import BinaryError, read_needs
+from tilusbuild.binary.fatbin import CodeImage, extract_cubins, read_archs
 
 Sample = Callable[[str], bytes]
 

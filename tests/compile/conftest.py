@@ -15,9 +15,9 @@ import pytest
 
 from support.processes import run_to_end
 from support.recipes import link_without_nvcc, write_module
-from tilusbuild.compile import Recipe
 from tilusbuild.compile.checks import find_launch_problem
 from tilusbuild.compile.kernel_names import find_symbol
+from tilusbuild.compile.model import Recipe
 from tilusbuild.compile.pipelines.nvcc import choose_image_name
 from tilusbuild.compile.program import Compile, compile_program
 from tilusbuild.compile.steps import collect_tools

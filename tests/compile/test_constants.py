@@ -11,7 +11,8 @@ from tilusbuild.compile.arguments import (
     find_constants_problem,
     mangle_variable_name,
 )
-from tilusbuild.signature import Argument, parse_argument
+from tilusbuild.signature.model import Argument
+from tilusbuild.signature.parsing import parse_argument
 from tilusbuild.tune.inputs import get_numpy_type
 
 KERNEL = 'extern "C" __global__ void saxpy(float *x) {\n  __constant__;\n}\n'

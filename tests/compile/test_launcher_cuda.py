@@ -10,7 +10,7 @@ from support.recipes import make_recipe
 from tilusbuild.compile.checks import find_launch_problem
 from tilusbuild.compile.launcher import format_launcher
 from tilusbuild.expr import parse_expression
-from tilusbuild.signature import Tile
+from tilusbuild.signature.model import Tile
 
 TENSOR = {"dtype": "f32", "shape": [1000]}
 SECOND = {**TENSOR, "data": 2 << 20}

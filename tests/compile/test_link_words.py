@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.recipes import make_recipe
-from tilusbuild.compile import Link
-from tilusbuild.compile.model import Pipeline
+from tilusbuild.compile.model import Link, Pipeline
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 
 LINKS = [made for (_, form), made in LIBRARY_PIPELINES.items() if form != "object"]

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from support.recipes import make_recipe, make_toolchain
-from tilusbuild.binary import CodeImage
 from tilusbuild.binary.elf import Elf
-from tilusbuild.compile import Link, Prune
+from tilusbuild.binary.fatbin import CodeImage
 from tilusbuild.compile.checks import find_library_problem
 from tilusbuild.compile.launcher import EXPORTS
+from tilusbuild.compile.model import Link, Prune
 from tilusbuild.compile.pipelines.library import LinkCpu
 from tilusbuild.compile.program import compile_launcher, compile_program
 from tilusbuild.process.base import Command, CompletedCommand, WorkerRun

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from support.recipes import make_recipe, make_toolchain, write_module
-from tilusbuild.binary import read_needs
-from tilusbuild.compile import format_options
+from tilusbuild.binary.elf import read_needs
+from tilusbuild.compile.module import format_options
 from tilusbuild.compile.pipelines import select_pipeline
 from tilusbuild.compile.program import compile_program
 from tilusbuild.state.envelope import StepStore

@@ -9,7 +9,7 @@ import pytest
 
 from support.processes import run_python
 from support.project import NewProject, Project, head, needs_cxx
-from tilusbuild.binary import read_needs
+from tilusbuild.binary.elf import read_needs
 
 MANIFEST = (
     head("gpu", "sm_80")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from support.project import Project, head
-from tilusbuild.binary import extract_cubins
 from tilusbuild.binary.cubin import open_cubin
+from tilusbuild.binary.fatbin import extract_cubins
 
 pytestmark = pytest.mark.nvcc
 

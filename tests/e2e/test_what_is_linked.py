@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from support.project import NewProject, Project, head, needs_cxx
-from tilusbuild.binary import read_needs
+from tilusbuild.binary.elf import read_needs
 
 Linking = Callable[..., Project]
 

@@ -19,7 +19,7 @@ from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.plan.model import Target, list_instances, list_target_constants, make_targets
 from tilusbuild.plan.spaces import make_space_spec
 from tilusbuild.render.renderer import Renderer
-from tilusbuild.space import Space
+from tilusbuild.space.space import Space
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.plan.model import list_instances, make_targets
 from tilusbuild.plan.spaces import make_space_spec
 from tilusbuild.plan.tuned import read_tuned_rows
-from tilusbuild.space import Space, SpaceError
+from tilusbuild.space.model import SpaceError
+from tilusbuild.space.space import Space
 
 TUNED = sorted({path.parents[1] for path in (ROOT / "examples").glob("*/tuned/*.jsonl")})
 

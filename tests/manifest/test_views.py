@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tilusbuild.manifest.model import Manifest
-from tilusbuild.space import Parameter
+from tilusbuild.space.model import Parameter
 
 SCRIPT = """
 default = { block = 32 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tilusbuild.binary import LibraryNeeds as Library
+from tilusbuild.binary.elf import LibraryNeeds as Library
 from tilusbuild.embed.wheel import choose_platform, normalize_name
 from tilusbuild.package.collect import find_reachable
 from tilusbuild.package.contents import PackedLibrary, collect_host_needs

@@ -13,7 +13,8 @@ from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan import model
 from tilusbuild.plan.model import Target, list_instances, make_targets
 from tilusbuild.plan.spaces import make_space_spec, read_imported_space
-from tilusbuild.space import Space, SpaceError
+from tilusbuild.space.model import SpaceError
+from tilusbuild.space.space import Space
 
 MANIFEST = """\
 edition = 1

@@ -16,7 +16,7 @@ from tilusbuild.plan.memo import digest_own_code
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan
 from tilusbuild.render.renderer import Renderer, Rendering
-from tilusbuild.space import Schedule, Schedules
+from tilusbuild.space.model import Schedule, Schedules
 from tilusbuild.state.digests import DigestMemory
 
 MANIFEST = (

@@ -12,10 +12,14 @@ from msgspec.structs import replace
 
 from support.recipes import make_recipe, make_toolchain
 from tilusbuild.arch import parse_arch
-from tilusbuild.compile import Link, Recipe, collect_module_files, format_options, lay_out_launcher
 from tilusbuild.compile.kernel_names import format_anchor, format_unit_anchors
-from tilusbuild.compile.model import Includes, Options, PartOptions
-from tilusbuild.compile.module import format_command_lines
+from tilusbuild.compile.model import Includes, Link, Options, PartOptions, Recipe
+from tilusbuild.compile.module import (
+    collect_module_files,
+    format_command_lines,
+    format_options,
+    lay_out_launcher,
+)
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 from tilusbuild.compile.steps import list_steps
 from tilusbuild.plan.identity import format_program_text

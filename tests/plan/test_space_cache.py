@@ -8,7 +8,8 @@ import pytest
 
 from tilusbuild.expr import parse_expression
 from tilusbuild.plan.spaces import ChosenSchedules, SpaceCache
-from tilusbuild.space import Parameter, Schedule, Space, SpaceSpec, select_schedules
+from tilusbuild.space.model import Parameter, Schedule, SpaceSpec
+from tilusbuild.space.space import Space, select_schedules
 
 Ask = Callable[..., ChosenSchedules]
 

@@ -4,13 +4,8 @@ import pytest
 
 from tilusbuild.expr import Expr
 from tilusbuild.runtime.dtypes import DTYPES
-from tilusbuild.signature import (
-    Argument,
-    SignatureError,
-    join_arguments,
-    parse_argument,
-    resolve_constants,
-)
+from tilusbuild.signature.model import Argument, SignatureError
+from tilusbuild.signature.parsing import join_arguments, parse_argument, resolve_constants
 
 
 def read(**texts: str):

@@ -12,15 +12,15 @@ from msgspec import msgpack
 from support.published_spaces import Published, points_of
 from tilusbuild.expr import ExprError, Value, parse_expression
 from tilusbuild.plan.spaces import KnownSpace
-from tilusbuild.space import (
+from tilusbuild.space.model import (
     EmptySpaceError,
     Parameter,
     Schedule,
     Schedules,
-    Space,
     SpaceError,
     SpaceSpec,
 )
+from tilusbuild.space.space import Space
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

@@ -7,9 +7,9 @@ import pytest
 
 from support.published_spaces import make_spec, place_of
 from tilusbuild.expr import parse_expression
-from tilusbuild.space import Parameter, Space, SpaceError, SpaceSpec, select_schedules
-from tilusbuild.space.model import build_model
+from tilusbuild.space.model import Parameter, SpaceError, SpaceSpec, build_model
 from tilusbuild.space.report import report_space
+from tilusbuild.space.space import Space, select_schedules
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from support.published_spaces import place_of, points_of
 from tilusbuild.expr import ExprError, Value, parse_expression
-from tilusbuild.space import Parameter, Schedule, Space, SpaceError, SpaceSpec
 from tilusbuild.space import join as join_module
 from tilusbuild.space import open as open_module
-from tilusbuild.space.model import build_model
+from tilusbuild.space.model import Parameter, Schedule, SpaceError, SpaceSpec, build_model
 from tilusbuild.space.report import SpaceReport, report_space
+from tilusbuild.space.space import Space
 
 RULES = [
     "a % b == 0",

@@ -4,9 +4,9 @@ import random
 from typing import Any
 
 from support.published_spaces import place_of
-from tilusbuild.space import Space
 from tilusbuild.space.model import build_model
 from tilusbuild.space.report import report_space
+from tilusbuild.space.space import Space
 
 
 def test_the_published_counts(published: Any) -> None:

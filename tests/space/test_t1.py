@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tilusbuild.space import Space, SpaceError, SpaceSpec
+from tilusbuild.space.model import SpaceError, SpaceSpec
+from tilusbuild.space.space import Space
 from tilusbuild.space.t1 import read_t1
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
-from tilusbuild.space import Parameter, Space, SpaceError, SpaceSpec
+from tilusbuild.space.model import Parameter, SpaceError, SpaceSpec
+from tilusbuild.space.space import Space
 
 
 def make_spec(

@@ -9,8 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from tilusbuild.arch import parse_arch
-from tilusbuild.compile import Launch, Recipe, collect_module_files, lay_out_launcher
-from tilusbuild.compile.model import Options, Pipeline
+from tilusbuild.compile.model import Launch, Options, Pipeline, Recipe
+from tilusbuild.compile.module import collect_module_files, lay_out_launcher
 from tilusbuild.compile.pipelines.cpu import CPU
 from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC, choose_image_name
 from tilusbuild.compile.pipelines.nvrtc import KERNEL_NVRTC
@@ -18,7 +18,8 @@ from tilusbuild.compile.program import compile_launcher
 from tilusbuild.compile.steps import collect_tools, list_steps
 from tilusbuild.expr import parse_expression
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.signature import Argument, Tile, join_arguments, parse_argument, resolve_constants
+from tilusbuild.signature.model import Argument, Tile
+from tilusbuild.signature.parsing import join_arguments, parse_argument, resolve_constants
 from tilusbuild.state.envelope import StepStore
 
 HEADER = """\

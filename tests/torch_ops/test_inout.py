@@ -5,7 +5,8 @@ import pytest
 
 import tilusbuild
 from support.project import Project
-from tilusbuild.signature import Argument, parse_argument
+from tilusbuild.signature.model import Argument
+from tilusbuild.signature.parsing import parse_argument
 
 
 def test_it_is_passed_and_written(small: Project) -> None:

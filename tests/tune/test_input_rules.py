@@ -9,8 +9,8 @@ import pytest
 from support.project import Project, head, needs_cxx
 from tilusbuild.errors import InputError, Place
 from tilusbuild.manifest.arguments import InitSection
-from tilusbuild.signature import join_arguments, parse_argument
 from tilusbuild.signature.model import Argument
+from tilusbuild.signature.parsing import join_arguments, parse_argument
 from tilusbuild.tune.input_rules import InitRule, InputRules, make_declared_inputs
 from tilusbuild.tune.inputs import Input
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tilusbuild.errors import InputError
 from tilusbuild.runtime.dtypes import DTYPES, WHOLE
-from tilusbuild.signature import Argument, Signature, join_arguments, parse_argument
+from tilusbuild.signature.model import Argument, Signature
+from tilusbuild.signature.parsing import join_arguments, parse_argument
 from tilusbuild.tune import functions, inputs, prepare
 from tilusbuild.tune.bench import elements
 from tilusbuild.tune.prepare import OutputCheck

@@ -19,9 +19,8 @@ from msgspec.structs import replace
 from tilusbuild.cache.entries import Stage
 from tilusbuild.cache.includes import publish_include
 from tilusbuild.cache.tree import Tree
-from tilusbuild.compile import collect_module_files, lay_out_launcher
 from tilusbuild.compile.model import OBJECT
-from tilusbuild.compile.module import describe_program
+from tilusbuild.compile.module import collect_module_files, describe_program, lay_out_launcher
 from tilusbuild.compile.units import UnitSteps, open_unit_store
 from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.plan.rendering import RenderedProgram

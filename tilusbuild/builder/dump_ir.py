@@ -13,7 +13,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from tilusbuild.binary import BinaryError
+from tilusbuild.binary.elf import BinaryError
 from tilusbuild.binary.fatbin import Cubin, extract_cubins
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.disk import wrap_oserror

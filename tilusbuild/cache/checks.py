@@ -19,8 +19,9 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from msgspec import DecodeError, Meta, Struct, json
 
-from tilusbuild.binary import BinaryError, CodeImage, parse_ptxas, read_archs, read_needs
-from tilusbuild.binary.elf import MAGIC
+from tilusbuild.binary.cubin import parse_ptxas
+from tilusbuild.binary.elf import MAGIC, BinaryError, read_needs
+from tilusbuild.binary.fatbin import CodeImage, read_archs
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import get_product, list_meta_files, parse_meta
 from tilusbuild.cache.includes import Problem, check_headers, parse_manifest

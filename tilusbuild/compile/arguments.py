@@ -19,7 +19,7 @@ from tilusbuild.signature.reading import KernelSource
 if TYPE_CHECKING:
     from tilusbuild.compile.model import Recipe
     from tilusbuild.runtime.script import ScriptArgument
-    from tilusbuild.signature import Argument, Signature
+    from tilusbuild.signature.model import Argument, Signature
 
 _POINTER_BYTES = 8
 _TENSOR_MAP_BYTES = 128  # sizeof(CUtensorMap), cuda.h

@@ -12,18 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tilusbuild.arch import Arch, Occupancy, compute_occupancy, list_codes, parse_arch
-from tilusbuild.binary import (
-    BinaryError,
-    CodeImage,
-    KernelUsage,
-    PtxasUsage,
-    extract_cubins,
-    parse_ptxas,
-    read_archs,
-    read_cubin,
-    read_needs,
-)
-from tilusbuild.binary.elf import is_relocatable
+from tilusbuild.binary.cubin import KernelUsage, PtxasUsage, parse_ptxas, read_cubin
+from tilusbuild.binary.elf import BinaryError, is_relocatable, read_needs
+from tilusbuild.binary.fatbin import CodeImage, extract_cubins, read_archs
 from tilusbuild.compile.arguments import (
     find_constants_problem,
     find_parameter_problem,
@@ -35,7 +26,7 @@ from tilusbuild.compile.kernel_names import demangle_name, find_symbol, is_cpp_n
 from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Findings, Recipe, Step
 from tilusbuild.runtime.dtypes import get_scalar_type
-from tilusbuild.signature import Tile
+from tilusbuild.signature.model import Tile
 from tilusbuild.status import Cause
 
 _MAX_CLUSTER = 16  # blocks, as on Hopper with cudaFuncAttributeNonPortableClusterSizeAllowed

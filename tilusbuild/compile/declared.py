@@ -29,7 +29,7 @@ from tilusbuild.signature.reading import DeclaredKernel, KernelParameter, Kernel
 
 if TYPE_CHECKING:
     from tilusbuild.compile.model import Recipe
-    from tilusbuild.signature import Argument
+    from tilusbuild.signature.model import Argument
 
 CHECK = "declared.cc"
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.model import Launch, Recipe
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.signature import Signature, Tile
+from tilusbuild.signature.model import Signature, Tile
 
 INT64_LIMITS = (-(1 << 63), (1 << 63) - 1)
 _SIZE_NAMES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z", "smem")

@@ -31,7 +31,7 @@ from tilusbuild.expr import c_prelude
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, get_scalar_type
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.structs import StructType, is_struct, parse_struct
-from tilusbuild.signature import ANY_SHAPE, Argument, Signature
+from tilusbuild.signature.model import ANY_SHAPE, Argument, Signature
 
 EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
 """The functions that every `lib.so` exports."""

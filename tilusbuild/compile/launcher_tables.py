@@ -19,7 +19,7 @@ from tilusbuild.compile.geometry import (
 from tilusbuild.expr import Expr, ExprError
 from tilusbuild.runtime.dtypes import DataType, get_integer_limits, get_scalar_type
 from tilusbuild.runtime.structs import is_struct, parse_struct
-from tilusbuild.signature import ANY_SHAPE, Argument, Dim, Signature
+from tilusbuild.signature.model import ANY_SHAPE, Argument, Dim, Signature
 
 
 class StringTable:

@@ -21,10 +21,11 @@ from msgspec.structs import replace
 from tilusbuild.arch import Arch
 from tilusbuild.expr import Expr, Value
 from tilusbuild.render.closure import Outside
-from tilusbuild.signature import Signature
+from tilusbuild.signature.model import Signature
 
 if TYPE_CHECKING:
-    from tilusbuild.binary import CodeImage, KernelUsage, PtxasUsage
+    from tilusbuild.binary.cubin import KernelUsage, PtxasUsage
+    from tilusbuild.binary.fatbin import CodeImage
     from tilusbuild.errors import Diagnostic, Place
     from tilusbuild.process.base import OnWorker
     from tilusbuild.toolchain import HeaderDirectories, Toolchain

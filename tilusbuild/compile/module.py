@@ -49,7 +49,8 @@ from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
 if TYPE_CHECKING:
-    from tilusbuild.binary import CodeImage, PtxasUsage
+    from tilusbuild.binary.cubin import PtxasUsage
+    from tilusbuild.binary.fatbin import CodeImage
     from tilusbuild.status import Compiled
     from tilusbuild.toolchain import Toolchain
 

@@ -16,7 +16,7 @@ from tilusbuild.plan.tuned import TunedRow
 from tilusbuild.runtime.naming import format_command
 from tilusbuild.runtime.script import Script, make_rounding
 from tilusbuild.runtime.tables import read_dispatch_table
-from tilusbuild.space import SpaceError
+from tilusbuild.space.model import SpaceError
 from tilusbuild.status import Status
 
 # Rows in a message, which is one line.

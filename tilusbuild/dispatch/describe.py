@@ -33,7 +33,7 @@ from tilusbuild.plan.model import list_target_constants
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.script import SCHEMA
 from tilusbuild.runtime.sealed import seal_json
-from tilusbuild.signature import Argument
+from tilusbuild.signature.model import Argument
 from tilusbuild.toolchain.host import list_flag_features
 
 if TYPE_CHECKING:

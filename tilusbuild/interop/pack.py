@@ -14,7 +14,7 @@ from itertools import accumulate
 from msgspec import Struct, field
 
 from tilusbuild._version import __version__
-from tilusbuild.binary import BinaryError, read_needs
+from tilusbuild.binary.elf import BinaryError, read_needs
 from tilusbuild.errors import input_error
 from tilusbuild.interop.caches import hidet, tilelang, tilus, triton
 from tilusbuild.interop.caches.directory import (

@@ -9,7 +9,8 @@ from tilusbuild.manifest.script_sections import parse_cached
 from tilusbuild.manifest.table import Key, Table, ValueFault
 from tilusbuild.manifest.values import ExprSource, Text
 from tilusbuild.runtime.dtypes import TENSOR_MAP
-from tilusbuild.signature import Argument, SignatureError, Tile, parse_argument
+from tilusbuild.signature.model import Argument, SignatureError, Tile
+from tilusbuild.signature.parsing import parse_argument
 
 _VARIABLE = r"^(::)?[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*$"
 

@@ -16,7 +16,8 @@ from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script_sections import parse_cached
 from tilusbuild.manifest.table import describe_kind
 from tilusbuild.runtime.structs import is_struct, parse_struct
-from tilusbuild.signature import Argument, SignatureError, parse_argument
+from tilusbuild.signature.model import Argument, SignatureError
+from tilusbuild.signature.parsing import parse_argument
 
 if TYPE_CHECKING:
     from tilusbuild.expr import Value

@@ -27,7 +27,8 @@ from tilusbuild.manifest.script_sections import list_expressions, parse_cached
 from tilusbuild.manifest.table import Table
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
 from tilusbuild.runtime.structs import is_struct
-from tilusbuild.signature import Argument, SignatureError, join_arguments, parse_argument
+from tilusbuild.signature.model import Argument, SignatureError
+from tilusbuild.signature.parsing import join_arguments, parse_argument
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.script import ScriptSection

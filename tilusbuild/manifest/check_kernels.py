@@ -17,7 +17,7 @@ from tilusbuild.manifest.reading import KernelTemplate
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER
 from tilusbuild.runtime.structs import is_struct
-from tilusbuild.signature import Argument, SignatureError
+from tilusbuild.signature.model import Argument, SignatureError
 from tilusbuild.signature.reading import DeclaredKernel, KernelParameter
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from tilusbuild.manifest.script_sections import (
 from tilusbuild.manifest.sections import DeviceCompiler, Macros, ProductKeys, Standard
 from tilusbuild.manifest.table import NOTHING, Entries, Key, Table, ValueFault
 from tilusbuild.manifest.values import VALUE_SCHEMA, AnyValue, ExprSource, Text, check_value
-from tilusbuild.signature import Signature, join_arguments
+from tilusbuild.signature.model import Signature
+from tilusbuild.signature.parsing import join_arguments
 from tilusbuild.space.model import Parameter, Row
 
 Form: TypeAlias = Literal["kernel", "entry", "object", "shared", "static"]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct, field
 
-from tilusbuild.binary import LibraryNeeds
+from tilusbuild.binary.elf import LibraryNeeds
 from tilusbuild.cache import layout
 from tilusbuild.cache.checks import FileFacts, Origin, check_entry
 from tilusbuild.cache.entries import parse_meta

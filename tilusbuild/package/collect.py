@@ -19,7 +19,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from tilusbuild._version import __version__
-from tilusbuild.binary import read_needs
+from tilusbuild.binary.elf import read_needs
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout, scripts
 from tilusbuild.cache.entries import list_meta_files, lookup_entry

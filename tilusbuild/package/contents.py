@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from tilusbuild.binary import LibraryNeeds
+from tilusbuild.binary.elf import LibraryNeeds
 from tilusbuild.package.errors import cannot_pack
 from tilusbuild.package.listing import FileEntry, FileList, HostNeeds
 from tilusbuild.runtime.regular import read_bytes

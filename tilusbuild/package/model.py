@@ -12,7 +12,8 @@ from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Meta, Struct
 
-from tilusbuild.binary import BinaryError, LibraryNeeds, read_archs, read_needs
+from tilusbuild.binary.elf import BinaryError, LibraryNeeds, read_needs
+from tilusbuild.binary.fatbin import read_archs
 from tilusbuild.cache import layout
 from tilusbuild.package.errors import over_limit
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.compile import Pipeline, Recipe
-from tilusbuild.compile.model import Options, PartOptions
+from tilusbuild.compile.model import Options, PartOptions, Pipeline, Recipe
 from tilusbuild.compile.pipelines import select_pipeline
 from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError, Place
@@ -33,8 +32,10 @@ from tilusbuild.render.environment import Style
 from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime.naming import format_instance_name, to_snake_case
-from tilusbuild.signature import Signature, SignatureError, resolve_constants
-from tilusbuild.space import Schedule, Space
+from tilusbuild.signature.model import Signature, SignatureError
+from tilusbuild.signature.parsing import resolve_constants
+from tilusbuild.space.model import Schedule
+from tilusbuild.space.space import Space
 from tilusbuild.toolchain import DeviceCompiler, DigestMemory, Toolchain
 from tilusbuild.toolchain.cuda import Cuda
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from tilusbuild.compile import Link
+from tilusbuild.compile.model import Link
 from tilusbuild.errors import input_error
 from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan.instance import InstanceSpec, PlannedInstance, get_product_keys
@@ -21,7 +21,7 @@ from tilusbuild.plan.roots import PROJECT, find_torch_libraries
 from tilusbuild.render.closure import Closure, Header, make_closure
 from tilusbuild.runtime.naming import format_program_name
 from tilusbuild.runtime.regular import open_file
-from tilusbuild.space import Schedule
+from tilusbuild.space.model import Schedule
 from tilusbuild.toolchain import DigestMemory
 
 if TYPE_CHECKING:

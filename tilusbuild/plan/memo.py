@@ -26,7 +26,7 @@ from tilusbuild.plan.rendering import ReadsCollector, RenderedProgram, find_clos
 from tilusbuild.plan.spaces import SpaceCache
 from tilusbuild.render.closure import Closure
 from tilusbuild.render.scans import ScanMemory
-from tilusbuild.space import Schedule
+from tilusbuild.space.model import Schedule
 from tilusbuild.state.digests import DigestMemory
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text

@@ -46,7 +46,8 @@ from tilusbuild.render.closure import Outside, Root
 from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime.naming import NamePattern, format_program_name, matches_value
-from tilusbuild.space import SAMPLE_BUDGET, Schedule, Schedules, Space, SpaceError
+from tilusbuild.space.model import Schedule, Schedules, SpaceError
+from tilusbuild.space.space import SAMPLE_BUDGET, Space
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain
 

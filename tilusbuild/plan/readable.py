@@ -24,7 +24,7 @@ from tilusbuild.render.closure import Root
 from tilusbuild.render.linemap import LineMap, Origin, Piece
 from tilusbuild.render.messages import map_messages
 from tilusbuild.runtime.where import is_within
-from tilusbuild.space import Schedule
+from tilusbuild.space.model import Schedule
 
 
 def make_log_readable(

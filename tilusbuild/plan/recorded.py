@@ -18,15 +18,16 @@ from collections.abc import Mapping
 import msgspec
 
 from tilusbuild.arch import parse_arch
-from tilusbuild.compile import Link, Recipe
 from tilusbuild.compile.model import (
     LINK_INPUTS,
     LINK_OPTIONS,
     STAND_IN,
     Includes,
+    Link,
     Options,
     PartOptions,
     Pipeline,
+    Recipe,
 )
 from tilusbuild.compile.module import GIVEN, RecipeInputs, format_command_lines
 from tilusbuild.compile.pipelines import find_pipeline_by_name
@@ -35,7 +36,7 @@ from tilusbuild.manifest.denied_flags import find_denied_flags, names_march
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.plan.identity import parse_section
 from tilusbuild.render.closure import Header, format_manifest
-from tilusbuild.signature import Signature
+from tilusbuild.signature.model import Signature
 from tilusbuild.state.files import sha256_bytes, sha256_text
 
 _GENERATED = ("program.s", STAND_IN, LAUNCHER, LINK_OPTIONS, LINK_INPUTS)

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.compile import Recipe, format_options
 from tilusbuild.compile.geometry import LaunchError
-from tilusbuild.compile.model import Includes
+from tilusbuild.compile.model import Includes, Recipe
+from tilusbuild.compile.module import format_options
 from tilusbuild.compile.steps import DEFINE_FLAGS
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest.check_files import make_missing_file_error
@@ -33,7 +33,7 @@ from tilusbuild.plan.valued import format_launch
 from tilusbuild.render.closure import Closure, add_files
 from tilusbuild.render.problems import UndefinedVariableError
 from tilusbuild.render.renderer import Renderer, Rendering
-from tilusbuild.space import Schedule
+from tilusbuild.space.model import Schedule
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.patterns import PatternTooWideError
 from tilusbuild.toolchain import Toolchain

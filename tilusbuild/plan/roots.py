@@ -173,7 +173,7 @@ def find_torch_defines(place: Place) -> dict[str, str]:
 def find_torch_libraries(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (sonames, paths): `paths` are the libraries that `import torch` loads; `sonames` are
     the dependencies of these that torch itself ships, sorted. Raises `InputError`."""
-    from tilusbuild.binary import BinaryError, read_needs  # no build without torch needs it
+    from tilusbuild.binary.elf import BinaryError, read_needs
 
     directory = _find_torch_directory("lib", place)
     paths = tuple(os.path.join(directory, name) for name in _IMPORTED_LIBRARIES)

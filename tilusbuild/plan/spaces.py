@@ -34,19 +34,16 @@ from tilusbuild.plan.model import (
 )
 from tilusbuild.runtime.naming import format_command, format_instance_name
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.space import (
-    SAMPLE_BUDGET,
+from tilusbuild.space.model import (
     DefaultError,
     EmptySpaceError,
     Schedule,
     Schedules,
-    Space,
     SpaceError,
     SpaceSpec,
-    select_schedules,
+    build_model,
 )
-from tilusbuild.space.model import build_model
-from tilusbuild.space.space import Size
+from tilusbuild.space.space import SAMPLE_BUDGET, Size, Space, select_schedules
 from tilusbuild.space.t1 import T1Space, read_t1
 from tilusbuild.state.envelope import Envelope
 from tilusbuild.state.files import sha256_text

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tilusbuild.compile import Launch, Pipeline, Prune
 from tilusbuild.compile.declared import format_layout_asserts
+from tilusbuild.compile.model import Launch, Pipeline, Prune
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.script import make_signature
 from tilusbuild.manifest.script_sections import fill_in_values, has_values, parse_cached
 from tilusbuild.runtime.structs import is_struct, parse_struct
-from tilusbuild.space import Schedule, Space, SpaceError, SpaceSpec
+from tilusbuild.space.model import Schedule, SpaceError, SpaceSpec
+from tilusbuild.space.space import Space
 
 if TYPE_CHECKING:
     from tilusbuild.manifest.model import Manifest

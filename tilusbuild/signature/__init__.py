@@ -5,18 +5,3 @@ name is a dimension in a tensor's shape is read off that shape, so the caller do
 Dimensions may also be integers, constants of the script, and expressions over both. A `Signature`
 is consistent: every name in a shape is a dimension, another integer argument, or a constant.
 """
-
-from tilusbuild.signature.model import ANY_SHAPE, Argument, Dim, Signature, SignatureError, Tile
-from tilusbuild.signature.parsing import join_arguments, parse_argument, resolve_constants
-
-__all__ = [
-    "ANY_SHAPE",
-    "Argument",
-    "Dim",
-    "Signature",
-    "SignatureError",
-    "Tile",
-    "join_arguments",
-    "parse_argument",
-    "resolve_constants",
-]

@@ -27,7 +27,7 @@ from tilusbuild.plan.roots import PROJECT, choose_free_name
 from tilusbuild.render.closure import Root, make_root
 from tilusbuild.render.headers import Headers
 from tilusbuild.runtime.regular import read_text
-from tilusbuild.signature import Signature
+from tilusbuild.signature.model import Signature
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain, ToolchainRequest, discover_toolchain
 from tilusbuild.toolchain.cuda import is_toolkit

@@ -20,7 +20,7 @@ import numpy as np
 
 from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
 from tilusbuild.manifest.document import shorten_path
-from tilusbuild.signature import Signature
+from tilusbuild.signature.model import Signature
 from tilusbuild.tune import inputs
 
 

@@ -22,7 +22,7 @@ from tilusbuild.manifest.script_sections import parse_cached
 from tilusbuild.plan.instance import InstanceSpec
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, get_integer_limits
 from tilusbuild.runtime.structs import is_struct
-from tilusbuild.signature import Argument, Signature
+from tilusbuild.signature.model import Argument, Signature
 from tilusbuild.tune import functions, inputs
 
 

@@ -19,7 +19,7 @@ from tilusbuild.errors import InputError, did_you_mean, input_error
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER, get_integer_limits
 from tilusbuild.runtime.structs import StructMember, is_struct, parse_struct
-from tilusbuild.signature import ANY_SHAPE, Argument, Dim, Signature
+from tilusbuild.signature.model import ANY_SHAPE, Argument, Dim, Signature
 from tilusbuild.tune.bench.elements import make_noise
 
 Number = bool | int | float

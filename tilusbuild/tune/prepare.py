@@ -30,7 +30,7 @@ from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.runtime.dtypes import FLOATS
 from tilusbuild.runtime.regular import try_read_bytes
-from tilusbuild.signature import Argument, Signature
+from tilusbuild.signature.model import Argument, Signature
 from tilusbuild.tune import functions, inputs
 from tilusbuild.tune.bench.work import Case, CaseArgument, write_case
 from tilusbuild.tune.input_rules import InputRules, find_input_rules, make_declared_inputs

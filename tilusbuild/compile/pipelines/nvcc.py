@@ -153,7 +153,7 @@ class NvccPipeline(Pipeline):
         self, recipe: Recipe, step: Step, path: str, log: str, findings: Findings
     ) -> None:
         if step.output == self.product:
-            from tilusbuild.binary import parse_ptxas
+            from tilusbuild.binary.cubin import parse_ptxas
 
             findings.ptxas = parse_ptxas(log)
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from tilusbuild.binary import BinaryError
-from tilusbuild.binary.elf import Elf
+from tilusbuild.binary.elf import BinaryError, Elf
 from tilusbuild.package.model import read_code
 from tilusbuild.runtime.regular import open_regular
 from tilusbuild.state.directories import list_below, open_below
