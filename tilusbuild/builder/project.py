@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from tilusbuild.compile.model import Pipeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Settings, decide_settings, find_project_manifest
 from tilusbuild.manifest.memo import recall_manifest, remember_manifest, reread_manifest
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.script_sections import has_values
 from tilusbuild.manifest.settings import BY_DEFAULT
 from tilusbuild.plan.instance import choose_pipeline
@@ -36,10 +37,6 @@ from tilusbuild.state.files import sweep_temporary_files
 from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
 from tilusbuild.state.variables import AskedVariables
 from tilusbuild.toolchain import DeviceCompiler, Toolchain, ToolchainRequest, discover_toolchain
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.model import Manifest
-
 
 _FLAGS_WITHOUT_OPTIMIZATION = ("--ptxas-options=-O0",)
 Keys: TypeAlias = tuple[str | int, ...]

@@ -16,7 +16,7 @@ import re
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -30,12 +30,10 @@ from tilusbuild.engine.events import (
     Verdict,
 )
 from tilusbuild.engine.interfaces import Job, Store
+from tilusbuild.engine.running import BuildConfig
 from tilusbuild.engine.states import Ticket
 from tilusbuild.errors import TilusbuildError, find_shortage
 from tilusbuild.status import ACCIDENTS, RECORDED, STATUS_WORDS, Compiled, Status
-
-if TYPE_CHECKING:
-    from tilusbuild.engine.running import BuildConfig
 
 COLUMNS = ("compiled", "cached", "failed", "pruned", "crashed", "skipped")
 # Characters kept of the log of a program that is not recorded: its end has the error.

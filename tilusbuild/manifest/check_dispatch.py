@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tilusbuild.errors import did_you_mean
-from tilusbuild.expr import ExprError
+from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest.check_expressions import STRIDE_HINT, NameScope, collect_scope
 from tilusbuild.manifest.check_space import check_schedule
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import COSTS
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.script_sections import parse_cached
+from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.script_sections import DispatchSection, parse_cached
 from tilusbuild.manifest.table import describe_kind
 from tilusbuild.runtime.structs import is_struct, parse_struct
 from tilusbuild.signature.model import Argument, SignatureError
 from tilusbuild.signature.parsing import parse_argument
-
-if TYPE_CHECKING:
-    from tilusbuild.expr import Value
-    from tilusbuild.manifest.script import ScriptSection
-    from tilusbuild.manifest.script_sections import DispatchSection
 
 
 def check_dispatch(checks: Checks) -> None:

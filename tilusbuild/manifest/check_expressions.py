@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,16 +22,13 @@ from tilusbuild.manifest.arguments import make_argument
 from tilusbuild.manifest.checks import MAX_MISTAKES, Checks
 from tilusbuild.manifest.names import COSTS, split_linked_names
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.script import as_row
+from tilusbuild.manifest.script import ScriptSection, as_row
 from tilusbuild.manifest.script_sections import list_expressions, parse_cached
 from tilusbuild.manifest.table import Table
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature.model import Argument, SignatureError
 from tilusbuild.signature.parsing import join_arguments, parse_argument
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.script import ScriptSection
 
 
 class NameScope(Struct, frozen=True):

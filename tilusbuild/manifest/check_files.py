@@ -9,16 +9,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tilusbuild.errors import Diagnostic, Place, find_nearest_word
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.sections import Directory
 from tilusbuild.runtime.where import is_within
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.sections import Directory
 
 
 def check_files(checks: Checks) -> None:

@@ -7,7 +7,7 @@ reads out of bounds. What the text of a template does not say is not compared.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import ExprError
@@ -15,13 +15,11 @@ from tilusbuild.manifest.arguments import make_argument
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.reading import KernelTemplate
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature.model import Argument, SignatureError
 from tilusbuild.signature.reading import DeclaredKernel, KernelParameter
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.script import ScriptSection
 
 _Difference: TypeAlias = tuple[Path, str, str]
 """The keys of a mistake in `args`, a message, and a hint."""

@@ -7,19 +7,15 @@ Keys of launchers are not allowed for objects, and keys of links not for kernels
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.check_files import check_include_dirs
 from tilusbuild.manifest.check_targets import check_declared, check_flag_list, check_toolchain
 from tilusbuild.manifest.checks import Checks
-from tilusbuild.manifest.library import LANGUAGES, LINKED, match_files
+from tilusbuild.manifest.library import LANGUAGES, LINKED, LibrarySection, match_files
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.runtime.where import is_within
 from tilusbuild.state.patterns import PatternTooWideError
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.library import LibrarySection
 
 # Keys that a script of objects cannot have.
 _CALL_KEYS = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.library import SOURCES
 from tilusbuild.manifest.names import split_declared_names
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.script import OverrideSection
 from tilusbuild.runtime.naming import to_snake_case
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.script import OverrideSection
 
 _SECTIONS = ("args", "params", "space", "derived")
 

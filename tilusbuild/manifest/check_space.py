@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import split_linked_names
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.script import MAX_VALUES, as_row
+from tilusbuild.manifest.script import (
+    MAX_VALUES,
+    OverrideSection,
+    ParameterSection,
+    ScriptSection,
+    as_row,
+)
 from tilusbuild.manifest.table import describe_kind, format_toml
 from tilusbuild.space.model import Row
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.script import OverrideSection, ParameterSection, ScriptSection
 
 _MAX_SHOWN_VALUES = 12
 _MAX_MADE = 2 * MAX_VALUES

@@ -6,7 +6,6 @@ Architectures, references to targets, scripts and toolchains, pipelines, groups,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tilusbuild.arch import ArchError, format_gencode, parse_arch
 from tilusbuild.errors import did_you_mean
@@ -15,12 +14,9 @@ from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.denied_flags import list_flag_problems
 from tilusbuild.manifest.reading import FORMS_HINT
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.script_sections import has_values, list_expressions, parse_cached
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.script import ScriptSection
-    from tilusbuild.manifest.sections import TargetSection
-
+from tilusbuild.manifest.sections import TargetSection
 
 NAMED = ("toolchain", "named")
 _FORM_KEYS = ("kernel", "entry", "library", "kernels")

@@ -8,20 +8,18 @@ the file, also of entries that were removed from the manifest as mistakes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 
 from tilusbuild.arch.table import ARCHS
 from tilusbuild.errors import Diagnostic, Place, did_you_mean
 from tilusbuild.manifest.document import Document
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import split_declared_names
 from tilusbuild.manifest.reading import KernelTemplate
 from tilusbuild.manifest.scanner import Path
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.model import Manifest
-    from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.script import ScriptSection
 
 MAX_MISTAKES = 100
 """Checking stops after so many mistakes: a user corrects a few at a time."""

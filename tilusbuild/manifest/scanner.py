@@ -10,12 +10,10 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 from msgspec import Struct, field
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 Path = tuple[str | int, ...]
 TextSpan = tuple[int, int]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,7 +21,9 @@ from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Value
 from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
-from tilusbuild.manifest.script import make_signature
+from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.script import ScriptSection, make_signature
+from tilusbuild.manifest.sections import ProductKeys
 from tilusbuild.plan.model import Target, list_target_constants
 from tilusbuild.plan.roots import find_link_roots, find_torch_defines
 from tilusbuild.plan.tuned import TunedRow
@@ -38,11 +39,6 @@ from tilusbuild.space.model import Schedule
 from tilusbuild.space.space import Space
 from tilusbuild.toolchain import DeviceCompiler, DigestMemory, Toolchain
 from tilusbuild.toolchain.cuda import Cuda
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.model import Manifest
-    from tilusbuild.manifest.script import ScriptSection
-    from tilusbuild.manifest.sections import ProductKeys
 
 
 class InstanceSpec(Struct, frozen=True, eq=False):

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from msgspec.structs import replace
 
 from tilusbuild.compile.model import Link
 from tilusbuild.errors import input_error
-from tilusbuild.manifest.library import SOURCE
+from tilusbuild.manifest.library import SOURCE, LibrarySection, LinkScript
+from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.sections import ProductKeys
 from tilusbuild.plan.instance import InstanceSpec, PlannedInstance, get_product_keys
 from tilusbuild.plan.roots import PROJECT, find_torch_libraries
 from tilusbuild.render.closure import Closure, Header, make_closure
@@ -23,11 +25,6 @@ from tilusbuild.runtime.naming import format_program_name
 from tilusbuild.runtime.regular import open_file
 from tilusbuild.space.model import Schedule
 from tilusbuild.toolchain import DigestMemory
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.library import LibrarySection, LinkScript
-    from tilusbuild.manifest.model import Manifest
-    from tilusbuild.manifest.sections import ProductKeys
 
 
 class LinkedFile(NamedTuple):

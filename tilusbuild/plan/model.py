@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from tilusbuild.arch import Arch, combine_limits, parse_arch
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import split_linked_names
 from tilusbuild.runtime.naming import (
     NamePattern,
@@ -24,9 +24,6 @@ from tilusbuild.runtime.naming import (
     format_names,
     parse_name,
 )
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.model import Manifest
 
 
 class Target(Struct, frozen=True):

@@ -12,13 +12,13 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from tilusbuild.errors import Diagnostic, InputError, input_error
 from tilusbuild.expr import Value
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan import identity, library
 from tilusbuild.plan.instance import (
     InstanceSpec,
@@ -50,9 +50,6 @@ from tilusbuild.space.model import Schedule, Schedules, SpaceError
 from tilusbuild.space.space import SAMPLE_BUDGET, Space
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.model import Manifest
 
 
 class Plan(Struct, frozen=True):

@@ -15,19 +15,16 @@ import os
 import re
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from tilusbuild.errors import Place, input_error
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import PACKAGE
+from tilusbuild.manifest.sections import Directory
 from tilusbuild.render.closure import MANIFEST, Root, make_root
 from tilusbuild.runtime.regular import read_bytes, try_read_text
 from tilusbuild.toolchain import find_package_directory
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.model import Manifest
-    from tilusbuild.manifest.sections import Directory
 
 PROJECT = "project"
 

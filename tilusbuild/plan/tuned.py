@@ -16,17 +16,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
 from tilusbuild.errors import Place, input_error
 from tilusbuild.expr import Value
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.runtime.regular import read_text
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.model import Manifest
 
 SCHEMA = 1
 _Size = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
