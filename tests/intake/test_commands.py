@@ -363,6 +363,19 @@ def test_entries_without_a_command_are_noted(folder: Path) -> None:
     )
 
 
+def test_ld_links_and_no_option_of_it_disappears(folder: Path) -> None:
+    Project(folder).write_all({"a.cpp": "", "b.cpp": ""})
+    draft = drafted(
+        folder, "g++ -c a.cpp -o a.o", "g++ -c b.cpp -o b.o", "ld -r -o ab.o a.o b.o",
+        "ld -shared -rpath $ORIGIN -soname libk.so -z defs -Bsymbolic ab.o -lm -o libk.so",
+    )  # fmt: skip
+    (library,) = draft.libraries
+    assert library.sources == ["a.cpp", "b.cpp"]
+    assert (library.keys["rpath"], library.keys["link-libs"]) == (["$ORIGIN"], ["m"])
+    assert library.keys["undefined"] is None
+    assert list(draft.notes) == ["option of the linker left out: -Bsymbolic"]
+
+
 def test_a_part_does_not_inherit_the_cpu_of_its_library(folder: Path) -> None:
     Project(folder).write_all({"a.cpp": "", "b.cpp": ""})
     first = "g++ -march=x86-64-v3 -c a.cpp -o a.o"

@@ -7,6 +7,7 @@ exports, its NEEDED and RPATH, the texts, and the machine code of its kernels.
 
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -131,21 +132,29 @@ class Drawn:
         has_device_code = any(".cu" in line for o, _, line in self.commands if o in objects)
         if self.draw.random() < 0.4:
             archive = output.replace(".so", "_all.a")
-            self.commands.append((archive, objects, f"ar rcs {archive} {' '.join(objects)}"))
+            archiver = self.draw.choice(["ar rcs", "nvcc -lib -o", "ld -r -o"])
+            self.commands.append((archive, objects, f"{archiver} {archive} {' '.join(objects)}"))
             inputs = ["-Wl,--whole-archive", archive, "-Wl,--no-whole-archive"]
         rpath = self.draw.choice(
             ["", "-Wl,-rpath,'$ORIGIN'", "-Wl,-rpath,'$ORIGIN:/home/me/lib'",
              "-Wl,-rpath='$ORIGIN/lib' -Wl,-rpath -Wl,'$ORIGIN'",
              "-Xlinker -rpath -Xlinker '$ORIGIN'"]
         )  # fmt: skip
-        words = [f"-L. -l{other[3:-3]}" for other in others]
-        words += ["-lcudart" if has_device_code else "", rpath]
-        words.append(self.draw.choice(["", "-Wl,-O1,--as-needed", f"-Wl,-soname,{output}"]))
-        words.append("-fopenmp" if self.draw.random() < 0.2 else "")
-        linked = f"g++ -shared -Wl,--as-needed {' '.join(inputs)} {' '.join(words)} -o {output}"
-        line = linked.replace("-lcudart", f"-L{TOOLKIT} -lcudart")
+        libs = [f"-L. -l{other[3:-3]}" for other in others]
+        libs += [f"-L{TOOLKIT} -lcudart"] * has_device_code
+        options = [rpath, self.draw.choice(["", "-Wl,-O1,-z,now", f"-Wl,-soname,{output}"])]
+        linker = self.draw.choice(["g++", "g++", "nvcc" if has_device_code else "ld"])
+        if linker == "nvcc":
+            # It gives all files to the linker before all options.
+            inputs, options = objects, ["-cudart shared"]
+        words = [linker, "-shared -Xlinker --as-needed", *inputs, *libs, *options, "-o", output]
+        line = " ".join(word for word in words if word)
+        if linker == "ld":
+            line = re.sub("-Wl,([^ ]*)|-Xlinker ", lambda m: (m[1] or "").replace(",", " "), line)
+        elif self.draw.random() < 0.2:
+            line += " -Xcompiler -fopenmp" if linker == "nvcc" else " -fopenmp"
         made = [word for word in inputs if not word.startswith("-")] + others
-        self.commands.append((output, made, " ".join(line.split())))
+        self.commands.append((output, made, line))
         self.products[output] = units
 
 

@@ -25,12 +25,17 @@ _DROPPED_FLAGS = re.compile(
 )
 """Flags that tilusbuild passes itself, or that change no code of a kernel."""
 
+_LINKER = re.compile(r"(.*-)?ld(\.\w+)?(-[\d.]+)?")
+_LD_OPTIONS_WITH_VALUE = frozenset(
+    ["-rpath", "-rpath-link", "-soname", "-h", "-z", "-m", "-T", "-e", "-R", "-u", "-Map"]
+)
 _ARCHIVER = re.compile(r"(.*-)?ar(-[\d.]+)?")
 _DROPPED_OPTIONS_WITH_VALUE = frozenset(["-odir", "-ccbin", "-t", "-MF", "-MT", "-MQ", "-MJ"])
 _STAGES = ("-E", "-M", "-MM", "-S", "-ptx", "-cubin", "-fatbin")
 """Options that end a compile before an object; `-M` and `-MM` print a list of headers."""
 _OUTPUT_KIND_OF_OPTION = {
     "-shared": "shared",
+    **dict.fromkeys(("-lib", "-r"), "static"),
     "-c": "object",
     "-dc": "object",
     "-dw": "object",
@@ -60,7 +65,8 @@ class CompileArguments(Struct):
     rdc: bool = False
     language: str | None = None
     output_kind: str = "program"
-    """"program", "shared", "object", "device link", or the one of `_STAGES` that it ends with."""
+    """"program", "shared", "static", "object", "device link", or the one of `_STAGES` that it ends
+    with."""
     sources: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     """Words that are neither options nor sources."""
@@ -298,6 +304,9 @@ def collect_outputs(
         if _ARCHIVER.fullmatch(tool):
             _add_archive(draft, outputs, directory, arguments)
         # A compiler with an unknown name, such as a wrapper script, is recognized by its words.
+        elif _LINKER.fullmatch(tool):
+            parsed = parse_arguments([*_to_driver_words(arguments)], directory, tool)
+            _add_compile(draft, root, outputs, directory, parsed)
         elif COMPILER.fullmatch(tool) or _makes_object(arguments):
             if "clang" in tool:
                 draft.add_note(f"compiled by {tool} there, and by g++ here (cxx in [toolchain])")
@@ -309,6 +318,15 @@ def collect_outputs(
             name = os.path.relpath(source, root)
             draft.add_note(f"left out, because {option} makes no object of it: {name}")
     return outputs
+
+
+def _to_driver_words(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of an `ld` as a compiler takes them that links."""
+    for before, word in zip(["", *words], words, strict=False):
+        is_value = before in _LD_OPTIONS_WITH_VALUE
+        if is_value or not re.fullmatch(r"-o|-[lL].*|-shared|-r|[^-].*", word):
+            yield "-Xlinker"
+        yield word
 
 
 def _makes_object(words: Sequence[str]) -> bool:

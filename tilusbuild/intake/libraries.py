@@ -36,7 +36,7 @@ from tilusbuild.intake.draft import (
     to_standard,
 )
 from tilusbuild.manifest.command_words import has_value
-from tilusbuild.manifest.denied_flags import find_denied_flags, list_flag_problems, names_march
+from tilusbuild.manifest.denied_flags import list_flag_problems, names_march
 from tilusbuild.manifest.library import LANGUAGES
 from tilusbuild.plan.library import name_library_files
 from tilusbuild.runtime.where import is_within
@@ -50,6 +50,13 @@ _TORCH_INCLUDE_DIR = re.compile(r"/torch/include(/torch/csrc/api/include)?$")
 _CUDART_LIBS = {"shared": "cudart", "static": "cudart_static", "": "cudadevrt"}
 _DEFAULT_STD = "c++17"
 """That of g++ and nvcc."""
+# Those that change no symbol and no dependency of a library of ours, which takes all objects.
+_IMPLIED_LINKER_OPTION = re.compile(
+    r"-O\d?|-z|(no)?defs|now|lazy|relro|noexecstack|--(no-)?undefined|--(no-)?as-needed|-s|-g"
+    r"|--(start|end)-group|--(no-)?whole-archive|--(push|pop)-state|--hash-style=\w+|--sort-common"
+    r"|--build-id(=\w+)?|--enable-new-dtags|--gc-sections|--dependency-file=.*|--eh-frame-hdr"
+    r"|--allow-shlib-undefined|--no-warn.*|--fatal-warnings|--export-dynamic|-E|--strip-\w+"
+)
 _SYSTEM_LIB_DIR = re.compile(r"/(usr/)?lib(64)?(/[^/]+-linux-gnu)?")
 
 
@@ -243,11 +250,11 @@ class _LibraryReader(Struct):
                         rpath.append(entry)
                     else:
                         self.draft.add_note(f"a path of this machine is left out of rpath: {entry}")
-            elif name in ("-soname", "-h", "--soname"):
+            elif name in ("-soname", "-h", "--soname", "-rpath-link", "-m"):
                 # tilusbuild names the output itself. A value that is the next word is skipped, too.
                 if not equals:
                     next(remaining, "")
-            elif any(find_denied_flags(["-Xlinker", option], cpu=True)):
+            elif not _IMPLIED_LINKER_OPTION.fullmatch(option):
                 self.draft.add_note(f"option of the linker left out: {option}")
         return not {"defs", "--no-undefined"}.isdisjoint(options), rpath
 

@@ -22,7 +22,8 @@ _NAME_PAIRS = """
     --library-path -L  --threads -t  --dependency-output -MF  --options-file -optf
     --cuda-gpu-arch -arch  --offload-arch -arch  --cuda-path -ccbin  --cudart -cudart
     --compile -c  --device-c -dc  --device-w -dw  --device-link -dlink
-    --relocatable-device-code -rdc  --shared -shared  --ptx -ptx  --cubin -cubin  --fatbin -fatbin
+    --relocatable-device-code -rdc  --lib -lib  --shared -shared
+    --ptx -ptx  --cubin -cubin  --fatbin -fatbin
     --generate-dependencies -M  --generate-dependencies-with-compile -MD
     --generate-nonsystem-dependencies-with-compile -MMD
 """
@@ -38,7 +39,9 @@ _OPTIONS_WITH_VALUE_TEXT = """
 """
 _OPTIONS_WITH_VALUE = frozenset(_OPTIONS_WITH_VALUE_TEXT.split())
 # `-Iinclude`, `-isystem=include`, `-lcublas`.
-_JOINED_OPTION = re.compile(r"(-(?:isystem|iquote|idirafter|[IDULx]|l(?!ineinfo)))=?(.+)")
+_JOINED_OPTION = re.compile(
+    r"(-(?:isystem|iquote|idirafter|[IDULx]|l(?!(?:ineinfo|ib|to|toir)$)))=?(.+)"
+)
 # `sm_90`, `c++17`, `compute_90,sm_90`: no path, and no further option.
 _PLAIN_VALUE = re.compile(r"[\w+][\w+,-]*")
 _MACRO_LIST = re.compile(r"-Wp(,-[DU][^,]+)+")
