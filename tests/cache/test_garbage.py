@@ -18,6 +18,7 @@ from support.trees import snapshot
 from tilusbuild.cache.entries import Stage, lookup_entry
 from tilusbuild.cache.garbage import clear_cache, collect_garbage
 from tilusbuild.cache.index import (
+    HOST,
     collect_stats,
     forget_projects,
     list_scripts,
@@ -130,7 +131,7 @@ def test_the_oldest_go_first_until_the_cache_is_small_enough(cache: Tree, sample
 
 
 def built_for(
-    cache: Tree, sample: Sample, root: str, name: str, days: float, host: str | None = None
+    cache: Tree, sample: Sample, root: str, name: str, days: float, host: str = HOST
 ) -> str:
     """Publish a script of one program for a root of the index; return the script's hash."""
     sample.program(name, size=10_000)
@@ -176,7 +177,7 @@ def test_requests_go_by_their_last_use(cache: Tree, sample: Sample):
     assert {item.name.split("/")[-1] for item in done.removed} == {hashes["c"], sample.hash("c")}
     done = collect_garbage(cache, max_size=1)
     assert published(cache) == {sample.hash("b"), sample.hash("needed")}
-    assert done.kept_size == done.needed_size + done.loaded_size
+    assert 10_000 < done.loaded_size < done.kept_size
     assert MANIFEST in done.needing
     del hold
     done = collect_garbage(cache, max_size=1, forgotten=[MANIFEST])

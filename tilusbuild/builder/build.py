@@ -112,14 +112,10 @@ def build_request(
 
 
 def limit_cache(project: Project) -> None:
-    """Collect the garbage of the project's cache that is more than the setting `cache-max-size`. Do
-    nothing without the setting, or when the cache cannot be collected now.
-
-    This reads the names and sizes of all entries: 0.1 ms a program.
-    """
+    """Collect garbage down to the setting `cache-max-size`, unless another build uses the cache:
+    then that one or a later one does. This reads the sizes of all entries, 0.1 ms a program."""
     if (max_size := project.settings.cache_max_size.value) is not None:
         from tilusbuild.cache.garbage import collect_garbage
 
-        # While another build runs, that one or a later one collects.
         with suppress(TilusbuildError):
             collect_garbage(project.cache, max_size=max_size)

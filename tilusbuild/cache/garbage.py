@@ -15,18 +15,18 @@ these before their headers, so that at no instant an entry names a removed one.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.cache.index import drop_from_index, get_host, read_index
+from tilusbuild.cache.index import HOST, drop_from_index, read_index
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import read_script_txt
 from tilusbuild.cache.tree import Tree
@@ -54,14 +54,12 @@ class GarbageReport(Struct, frozen=True):
     removed: tuple[GarbageItem, ...]
     kept_size: int
     """Bytes of the remaining entries and of the state."""
-    needed_size: int = 0
-    """Bytes of the entries that the projects and packages in `needing` need, and of tunings."""
     loaded_size: int = 0
-    """Bytes of the other entries that running processes have loaded."""
+    """Bytes of them that running processes have loaded, and that no project needs."""
     gone: tuple[str, ...] = ()
     """The manifests of the projects that are gone."""
     needing: tuple[str, ...] = ()
-    """The keys in the index of the others."""
+    """The keys in the index of the other projects, and of packages."""
 
 
 def collect_garbage(
@@ -124,16 +122,15 @@ def _plan_collection(
     """Return what a collection is to remove, private directories of killed processes last, and the
     graph of all entries. Changes nothing. Raises as `collect_garbage`."""
     entries = _read_entry_graph(tree)
-    roots = _find_roots(tree, entries, forgotten)
+    needed, requested, gone = _find_roots(tree, entries, forgotten)
     has_limit = older_than is not None or max_size is not None
-    root_scripts = roots.needed if has_limit else roots.needed + roots.requested
-    rooted_names = _add_needed(entries, set(), root_scripts)
+    root_scripts = [name for names in needed.values() for name in names]
+    rooted_names = _add_needed(entries, set(), root_scripts + ([] if has_limit else requested))
     for name in _list_state(tree):
         _add_entry(tree, entries, name, [])
         # Samples of tunings are expensive, and nothing of the state is garbage by itself.
         if max_size is None or name == f"{layout.STATE}/{layout.TUNED}":
             rooted_names.add(name)
-    needed_size = sum(entries.sizes[name] for name in rooted_names)
     loaded_scripts = []
     with wrap_oserror(tree.locks.path):
         for name in entries.sizes:
@@ -146,7 +143,6 @@ def _plan_collection(
                 loaded_scripts.append(name)
         abandoned_directories = list_abandoned(tree)
     kept_names = _add_needed(entries, rooted_names, loaded_scripts)
-    loaded_size = sum(entries.sizes[name] for name in kept_names - rooted_names)
     selection = _select_garbage(entries, kept_names, older_than, max_size)
     abandoned_items = tuple(
         GarbageItem(name, layout.measure_files(tree.path(name))[0], 0.0)
@@ -155,23 +151,18 @@ def _plan_collection(
     report = replace(
         selection,
         removed=(*selection.removed, *abandoned_items),
-        needed_size=needed_size,
-        loaded_size=loaded_size,
-        gone=tuple(roots.gone),
-        needing=tuple(roots.keys),
+        loaded_size=sum(entries.sizes[name] for name in kept_names - rooted_names),
+        gone=tuple(gone),
+        needing=tuple(needed),
     )
     return report, entries
 
 
-def _list_state(tree: Tree) -> Iterator[str]:
-    """Yield the names of what is in `state`: its files and directories, and each project of a
-    `Source` by itself."""
-    for name in tree.list_names(layout.STATE):
-        if name == layout.SOURCES:
-            for digest in tree.list_names(layout.STATE, name):
-                yield f"{layout.STATE}/{name}/{digest}"
-        else:
-            yield f"{layout.STATE}/{name}"
+def _list_state(tree: Tree) -> list[str]:
+    """Return the names of what is in `state`, with each project of a `Source` by itself."""
+    names = [name for name in tree.list_names(layout.STATE) if name != layout.SOURCES]
+    sources = [f"{layout.SOURCES}/{name}" for name in tree.list_names(layout.STATE, layout.SOURCES)]
+    return [f"{layout.STATE}/{name}" for name in names + sources]
 
 
 def _remove_entry(tree: Tree, name: str) -> bool:
@@ -318,19 +309,12 @@ def _add_entry(tree: Tree, entries: _EntryGraph, name: str, needs: list[str]) ->
 _BUILD_AGAIN = "build a project of this cache again: its build makes the index again"
 
 
-class _Roots(NamedTuple):
-    """Names of the scripts in the index. A limit may remove those in `requested`, the requests of
-    programs and the scripts of projects elsewhere. `keys` has the projects and packages of
-    `needed`, `gone` manifests."""
-
-    needed: list[str]
-    requested: list[str]
-    keys: list[str]
-    gone: list[str]
-
-
-def _find_roots(tree: Tree, entries: _EntryGraph, forgotten: Sequence[str]) -> _Roots:
-    """Return the roots, without those of projects in `forgotten`.
+def _find_roots(
+    tree: Tree, entries: _EntryGraph, forgotten: Sequence[str]
+) -> tuple[dict[str, list[str]], list[str], list[str]]:
+    """Return the names of the scripts that projects and packages need, by their keys in the index;
+    those that only a limit may remove, of requests and projects elsewhere; and the manifests of
+    projects that are gone. Projects in `forgotten` are left out.
 
     Raises `TilusbuildError` for a missing or damaged index or root: then nothing may be removed.
     """
@@ -343,7 +327,9 @@ def _find_roots(tree: Tree, entries: _EntryGraph, forgotten: Sequence[str]) -> _
             f"{tree.root} has no {layout.INDEX}, which says what is in use: nothing was removed\n"
             f"  {_BUILD_AGAIN}, or remove everything with `tilusbuild cache clear`"
         )
-    roots = _Roots([], [], [], [])
+    needed: dict[str, list[str]] = {}
+    requested: list[str] = []
+    gone = []
     for manifest, project in projects.items():
         if manifest in forgotten:
             continue
@@ -351,29 +337,27 @@ def _find_roots(tree: Tree, entries: _EntryGraph, forgotten: Sequence[str]) -> _
         # A root that cannot be read keeps nothing: its programs would be removed.
         damaged = [name for name in names if not entries.needs.get(name)]
         is_missing = os.path.isabs(manifest) and _is_missing(manifest)
-        if is_missing and project.host == get_host():
-            roots.gone.append(manifest)
+        if is_missing and project.host == HOST:
+            gone.append(manifest)
         elif is_missing or manifest.startswith(JIT_ROOT_PREFIX):
-            roots.requested.extend(name for name in names if name not in damaged)
+            requested.extend(name for name in names if name not in damaged)
         elif damaged:
             raise TilusbuildError(
                 f"{damaged[0]}, which the last build of {manifest} made, is missing or damaged\n"
                 "  build that project again, or forget it"
             )
         else:
-            roots.needed.extend(names)
-            roots.keys.append(manifest)
-    return roots
+            needed[manifest] = names
+    return needed, requested, gone
 
 
 def _is_missing(path: str) -> bool:
-    """Return whether a file is certainly not there."""
+    """Return whether a file is certainly not there: other errors are those of a directory that may
+    not be searched, or of a server that does not answer."""
     try:
         os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:  # of a server that does not answer, or a directory that may not be searched
-        return False
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR)
     return False
 
 

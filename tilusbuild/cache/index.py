@@ -43,6 +43,8 @@ from tilusbuild.runtime.semantics import Value
 from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 
 SCHEMA = 1
+HOST = os.uname().nodename
+"""The name of this machine, by which `gc` knows whose paths a project's are."""
 
 
 class BuiltProject(Struct, frozen=True):
@@ -52,11 +54,6 @@ class BuiltProject(Struct, frozen=True):
     name: str
     scripts: tuple[tuple[str, str], ...]
     host: str = ""
-
-
-def get_host() -> str:
-    """Return the name of this machine, by which `gc` knows whose paths a project's are."""
-    return os.uname().nodename
 
 
 def read_index(tree: Tree) -> dict[str, BuiltProject]:
@@ -81,7 +78,7 @@ def record_build(
     scripts: Sequence[tuple[str, str]],
     *,
     replace: bool = True,
-    host: str | None = None,
+    host: str = HOST,
     before_write: Callable[[], None] = lambda: None,
 ) -> None:
     """Record the scripts of a project's build in the index; do nothing if they are recorded.
@@ -97,7 +94,7 @@ def record_build(
             # The time of the script's last use, for `gc`. A read-only cache has none.
             with suppress(OSError):
                 os.utime(tree.script_path(*script), follow_symlinks=False)
-    built = BuiltProject(name, tuple(scripts), get_host() if host is None else host)
+    built = BuiltProject(name, tuple(scripts), host)
     projects = _read_or_begin_index(tree)
     merged = _merge_build(tree, projects, manifest, built, replace)
     # Compared without the lock: most builds change nothing, and must not wait for a collection.

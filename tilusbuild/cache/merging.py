@@ -26,7 +26,7 @@ from tilusbuild.cache.entries import (
     read_published,
 )
 from tilusbuild.cache.includes import Problem, check_include, is_include_whole, publish_include
-from tilusbuild.cache.index import list_programs, read_index, record_build
+from tilusbuild.cache.index import HOST, list_programs, read_index, record_build
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.scripts import collect_links, parse_script_txt, read_script_txt, write_script
 from tilusbuild.cache.tree import Tree
@@ -188,7 +188,7 @@ class _Merge:
             # `replace=False`: the scripts of builds in this cache stay. A later build of the
             # project replaces all.
             if scripts:
-                host = None if recorded_manifest == project_manifest else built.host
+                host = HOST if recorded_manifest == project_manifest else built.host
                 record_build(
                     self._cache, recorded_manifest, built.name, scripts, replace=False, host=host
                 )

@@ -224,11 +224,10 @@ def _collect_garbage(arguments: CacheGcArgs) -> int:
     if max_size is not None and result.kept_size > max_size:
         print_message(
             f"note: {format_bytes(result.kept_size - max_size)} more than {arguments.max_size}:"
-            f" projects and packages need {format_bytes(result.needed_size)}, and running processes"
-            f" have loaded {format_bytes(result.loaded_size)}\n"
+            f" projects and packages need {format_bytes(result.kept_size - result.loaded_size)},"
+            f" and running processes have loaded {format_bytes(result.loaded_size)}\n"
         )
-        if result.needing:
-            projects = ", ".join(result.needing)
+        if projects := ", ".join(result.needing):
             print_message(f"  --forget lets what a project needs go: {projects}\n")
     if arguments.json:
         for entry in result.removed:
