@@ -100,6 +100,20 @@ def test_a_shared_cache_forgets_deleted_checkouts(new_project: NewProject) -> No
     assert projects[0].compiled() == 2
 
 
+def test_a_build_keeps_a_cache_to_its_size(new_project: NewProject) -> None:
+    """Given a size that no cache meets, when a template changes, then the build removes the earlier
+    programs; a program that `run` compiles without publishing it still runs."""
+    needs_cxx()
+    tuned = scale.script(more='tune = { ref = "ref.py:scale", sizes = [{ n = 10 }] }')
+    text = scale.manifest(tuned, build='cache-max-size = "1B"')
+    project = new_project(text, {"kernels/scale.cu.j2": scale.TEMPLATE, "ref.py": scale.REFERENCE})
+    assert "agree with ref.py" in project.run("run", "scale/1").out
+    for line in ("", "// edited\n"):
+        project.write("kernels/scale.cu.j2", line + scale.TEMPLATE)
+        assert project.compiled() == 2
+        assert len(list((project.cache / "programs").iterdir())) == 2
+
+
 def test_a_cache_beside_an_editors_index(new_project: NewProject) -> None:
     """Given `.cache/clangd`, when a project is built there, then its cache is beside it, `verify`
     says so once, and finds nothing wrong."""

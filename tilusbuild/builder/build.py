@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tilusbuild.builder.noop_record import Invocation, PlanRead, write_record
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import (
+    NoPublication,
     ProjectPublication,
     Publication,
     ShardPublication,
@@ -106,7 +107,9 @@ def build_request(
             from tilusbuild.builder.dump_ir import dump_programs
 
             dump_programs(project, plan)
-    if result.summary.attempts or (result.summary.remote and result.summary.remote.hits):
+    is_larger = result.summary.attempts or (result.summary.remote and result.summary.remote.hits)
+    # The programs of a build without publication are used next, and nothing else keeps them.
+    if is_larger and not isinstance(publishes, NoPublication):
         limit_cache(project)
     return result
 
