@@ -33,7 +33,13 @@ from tilusbuild.tune.bench.race import (
 )
 from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.session import CASE, RUN, parse_answer, parse_line
-from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, make_candidate
+from tilusbuild.tune.bench.work import (
+    CallScalar,
+    Candidate,
+    Case,
+    CaseArgument,
+    make_candidate,
+)
 from tilusbuild.tune.tune import TunedInstance, TuningPublisher
 
 MAX_LOG = 1 << 28
@@ -196,7 +202,10 @@ def _add_answer(log: ScriptLog, row: dict[str, Any]) -> bool:
 
 
 def _to_case(note: CaseNote) -> Case:
-    return Case(note.case, note.sizes, (), cold=True)
+    # Of the arguments a log has the integers only: those that a choice by sizes depends on.
+    integers = note.integers.items()
+    arguments = tuple(CaseArgument(name, "i64", None, value) for name, value in integers)
+    return Case(note.case, note.sizes, arguments, cold=True)
 
 
 def _publish_log(
