@@ -1,7 +1,9 @@
 """Completion, asked of the shells themselves: each must offer what our parser has."""
 
 import argparse
+import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 
 from support.command_line import run
 from support.processes import run_to_end
+from support.project import Project
+from support.scale import TEMPLATE, manifest
 from tilusbuild.cli.completions import SHELLS
 from tilusbuild.cli.parser import list_verbs, make_full_parser
 
@@ -43,7 +47,9 @@ def offered(directory: Path, shell: str, lines: list[str]) -> list[list[str]]:
         pytest.skip(f"no {shell} on this machine")
     (directory / "completions").write_text(run(directory, "completions", shell).out)
     asked = "".join(f"{line}\n" for line in lines)
-    answer = run_to_end(_ASK[shell], cwd=directory, input=asked)
+    # The shell finds the command that it asks for names.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    answer = run_to_end(_ASK[shell], cwd=directory, input=asked, environment={"PATH": path})
     assert answer.stderr == ""
     return [line.split() for line in answer.stdout.splitlines()]
 
@@ -80,6 +86,30 @@ def test_the_values_of_an_option_are_offered(tmp_path: Path, shell: str) -> None
     levels, shells = offered(tmp_path, shell, lines)
     assert set(levels) >= {"0", "1", "2"}
     assert set(shells) >= {*SHELLS}
+
+
+@pytest.mark.parametrize("shell", _ASK)
+def test_the_names_of_scripts_and_targets_are_offered(tmp_path: Path, shell: str) -> None:
+    project = Project(tmp_path).write_all(
+        {"tilus.toml": manifest(), "kernels/scale.cu.j2": TEMPLATE}
+    )
+    lines = [
+        "tilusbuild build ",
+        "tilusbuild run sc",
+        "tilusbuild plan scale s",
+        "tilusbuild tune -t c",
+    ]
+    scripts, begun, second, targets = offered(tmp_path, shell, lines)
+    assert "scale" in scripts
+    assert (begun, second, targets) == (["scale"], ["scale"], ["cpu"])
+    project.write("tilus.toml", "no manifest [")
+    assert offered(tmp_path, shell, ["tilusbuild run sc"]) in ([], [[]])
+
+
+def test_names_are_printed_one_a_line(tmp_path: Path) -> None:
+    Project(tmp_path).write_all({"tilus.toml": manifest(), "kernels/scale.cu.j2": TEMPLATE})
+    assert run(tmp_path, "completions", "scripts").out == "scale\n"
+    assert run(tmp_path, "completions", "targets").out == "cpu\ngpu\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)

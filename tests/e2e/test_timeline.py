@@ -45,3 +45,8 @@ def test_a_build_that_fails_leaves_its_times_and_one_with_nothing_to_do_none(pro
     (*_, last) = timeline(project)["attempts"]
     assert last["status"] == "failed"
     assert last["reason"]
+    # The failure is no longer the last build when an edit is taken back, which compiles nothing.
+    project.edit("kernels/scale.cu.j2", "mistake extern", "extern")
+    project.build()
+    events = project.run("report", "--json").events
+    assert "timeline" not in {each["event"] for each in events}

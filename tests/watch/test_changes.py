@@ -80,6 +80,6 @@ def test_in_a_directory_only_names_that_are_asked_for_count() -> None:
 
 
 def test_editors_temporary_files() -> None:
-    temporary = [".scale.cu.j2.swp", ".a.swx", "scale.j2~", "4913", ".#scale.j2", "#scale.j2#"]
-    names = [*temporary, "scale.cu.j2", ".hidden.h", "49.h", "a#b.h", "swp"]
+    temporary = [".scale.cu.j2.swp", ".a.swx", "scale.j2~", ".#scale.j2", "#scale.j2#"]
+    names = [*temporary, "scale.cu.j2", ".hidden.h", "49.h", "a#b.h", "swp", "4913", "sedgewick"]
     assert [name for name in names if is_editor_temp_file(name)] == temporary

@@ -1,25 +1,34 @@
 """`tilusbuild completions SHELL`: a script that makes a shell complete our command lines.
 
-The script has all verbs and options in it, so that completing starts nothing and reads no manifest,
-which may be a stranger's.
+The script has all verbs and options in it, so that completing them starts nothing. For the names
+of scripts and targets it runs this verb, which reads the manifest as `plan` does, and runs nothing.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
+from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, positional
 from tilusbuild.cli.options import emit_line
+from tilusbuild.manifest.library import SOURCES
 from tilusbuild.report.jsonl import declare_line
 
 SHELLS = ("bash", "zsh", "fish")
+NAMES = ("scripts", "targets")
 # Names that `--help` has for files, packages and caches among them.
 _FILE_METAVARS = ("FILE", "PATH", "PEM", "LOG", "A", "B")
 _DIRECTORY_METAVARS = ("DIR",)
+_NAME_METAVARS = ("SCRIPT", "PROGRAM", "SCRIPT|DIR")
 
 
 class CompletionsArgs(Common, frozen=True, kw_only=True):
-    shell: str = positional("SHELL", choices=SHELLS, help="bash, zsh or fish")
+    shell: str = positional(
+        "SHELL",
+        choices=(*SHELLS, *NAMES),
+        help="bash, zsh or fish; with scripts or targets: their names in this project",
+    )
 
 
 CompletionsLine = declare_line("completions", shell=str, text=str)
@@ -27,8 +36,15 @@ CompletionsLine = declare_line("completions", shell=str, text=str)
 
 
 def run(arguments: CompletionsArgs) -> int:
-    """Print the script to stdout."""
-    text = _generate_script(arguments.shell)
+    """Print the script, or names, to stdout. Raises `InputError` for names without a project."""
+    if arguments.shell in NAMES:
+        with options.open_project(arguments, remembered=True) as project:
+            manifest = project.manifest
+            scripts = (name.removesuffix(SOURCES) for name in manifest.scripts)
+            names = scripts if arguments.shell == "scripts" else manifest.targets
+            text = "".join(f"{name}\n" for name in dict.fromkeys(names))
+    else:
+        text = _generate_script(arguments.shell)
     if arguments.json:
         emit_line(CompletionsLine(arguments.shell, text))
     else:
@@ -49,7 +65,22 @@ def _generate_script(shell: str) -> str:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar in _DIRECTORY_METAVARS:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+        elif action.metavar in _NAME_METAVARS:
+            action.complete = _complete_names("scripts")  # type: ignore[attr-defined]
+        elif "--target" in action.option_strings:
+            action.complete = _complete_names("targets")  # type: ignore[attr-defined]
     return shtab.complete(parser, shell).rstrip("\n") + "\n"
+
+
+def _complete_names(kind: str) -> Mapping[str, str | Mapping[str, str]]:
+    """Return how each shell completes names of a kind, as shtab takes it: the shell's function, and
+    its definition as the preamble."""
+    command, function = f"tilusbuild completions {kind} 2>/dev/null", f"_tilusbuild_{kind}"
+    definitions = {
+        "bash": f'{function}() {{ compgen -W "$({command})" -- "$1"; }}',
+        "zsh": f'{function}() {{ compadd -- ${{(f)"$({command})"}}; }}',
+    }
+    return {**dict.fromkeys(SHELLS, function), "fish": f"({command})", "preamble": definitions}
 
 
 VERB = Verb(CompletionsArgs, run, (CompletionsLine,))

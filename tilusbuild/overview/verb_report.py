@@ -24,6 +24,7 @@ from tilusbuild.overview.measured import MeasuredLine
 from tilusbuild.overview.verb_dispatch import CoverageLine
 from tilusbuild.report.jsonl import JsonLine, declare_line, format_json_line
 from tilusbuild.runtime.regular import read_text
+from tilusbuild.status import Status
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -112,7 +113,11 @@ def _collect_lines(project: Project, selection: PlanSelection) -> Iterator[JsonL
                     overview.script.label, sizes, choice.program, choice.source, choice.why
                 )
     timeline = read_timeline(project.cache.state_path)
-    if timeline is not None:
+    attempts = timeline.attempts if timeline else ()
+    # A failed program that is no longer planned was mended, by a build that compiled nothing.
+    failed = {attempt.hash for attempt in attempts if attempt.status == Status.FAILED}
+    is_mended = selection.is_whole and not failed <= {cost.hash for cost in program_costs}
+    if timeline is not None and not is_mended:
         yield timeline
     yield CostSummary(sum_costs(program_costs))
 

@@ -175,6 +175,8 @@
     return p.status === "built" ? "cached" : p.status;
   }
 
+  // A "table" is a rule, or a row, that was written by hand.
+  const guessed = (c) => !["measured", "table"].includes(c.source);
   const built = (p) => p.status === "built";
   const reached = new Set(found.programs.filter((p) => p.status !== "missing").map((p) => p.target));
   // Programs of a target of which nothing is built are for another machine, or another day.
@@ -190,7 +192,7 @@
       const fates = new Map();
       for (const p of found.distinct) fates.set(fate(p), (fates.get(fate(p)) || 0) + 1);
       const parts = [make("div", { class: "facts" }, fact("programs", charts.rounded(found.distinct.length)), ...[...fates].map(([name, n]) => fact(name === "missing" ? "not built" : name, charts.rounded(n))),
-        ...(last ? [fact("last build", charts.time(last.seconds)), fact("compilers at once", String(last.jobs)), fact("begun", new Date(last.began * 1000).toLocaleString())] : []),
+        ...(last ? [fact("last build with compiles", charts.time(last.seconds)), fact("compilers at once", String(last.jobs)), fact("begun", new Date(last.began * 1000).toLocaleString())] : []),
         fact("of libraries", charts.bytes(found.summary ? found.summary.library : 0)))];
       const tail = last ? model.tail(last) : null;
       const note = tail && tail.to > tail.from ? `In the tail, the last ${charts.time(tail.to - tail.from)} of compiling, fewer than ${last.jobs} ran: ${tail.items.slice(0, 3).map((c) => c.label).join(", ")}${tail.items.length > 3 ? ` and ${tail.items.length - 3} more` : ""}.` : "";
@@ -240,7 +242,7 @@
       if (!keys.includes(state.sizeX)) [state.sizeX, state.sizeY] = [keys[0], keys[1]];
       const which = figure("served", "Which schedule serves which sizes", "The program's number and its time; hover for its schedule and the next best.", (l) => charts.served(instance, choice, l), "nothing is measured on a device");
       const controls = !devices.length ? null : make("div", { class: "controls" }, select("device", "device", devices.map((d) => [d, d]), state.device, (d) => { state.device = d; show(); }), ...(keys.length > 1 ? [select("across", "size-x", keys.map((k) => [k, k]), state.sizeX, (v) => { state.sizeX = v; which.draw(); }), select("up", "size-y", keys.map((k) => [k, k]), state.sizeY, (v) => { state.sizeY = v; which.draw(); })] : []));
-      const gaps = instance.coverage.filter((c) => c.source !== "measured");
+      const gaps = instance.coverage.filter(guessed);
       const times = model.served(instance, state.device), ms = (get) => (r) => (get(r) === null || get(r) === undefined ? null : get(r) * 1e3);
       const gains = times.filter((r) => r.chosen && r.default).map((r) => r.default / r.chosen);
       const gained = gains.length ? Math.exp(gains.reduce((sum, gain) => sum + Math.log(gain), 0) / gains.length) : null;
@@ -252,8 +254,8 @@
         times.length ? table("times", [{ title: "sizes", text: true, get: (r) => model.sizesText(r.line.sizes) }, number("program", (r) => r.line.program), number("ms", ms((r) => r.chosen)), number("default, ms", ms((r) => r.default)), number("speed-up", (r) => (r.chosen && r.default ? r.default / r.chosen : null), ratio), number("next best, ms", ms((r) => (r.second ? r.second[1] : null))), { title: "schedule", text: true, wide: true, get: (r) => (programOf(r.line.program) ? model.schedule(programOf(r.line.program)) : "") }], times, { label: "times", filter: false }) : null,
         figure("regret", "Regret, and how far the next best is behind", "", (l) => charts.regret(instance, choice, l)),
         instance.measured.some((m) => m.bytes && m.flops) ? figure("roofline", "Measured points under the roofs", "The roofs are the target's `facts.dram_gbs` and `facts.tflops`; operations are `flops` in the script's dispatch table.", (l) => charts.roofline(instance, choice, l)) : null,
-        make("h3", { text: `Coverage: ${gaps.length ? `${gaps.length} of ${instance.coverage.length} sizes are served by a guess` : `all ${instance.coverage.length} sizes that were asked for are measured`}` }),
-        table("coverage", [{ title: "sizes", text: true, get: (c) => model.sizesText(c.sizes) }, { title: "by", text: true, get: (c) => c.source, kind: (c) => (c.source === "measured" ? null : "guess") }, { title: "program", get: (c) => c.program }, { title: "why", text: true, wide: true, get: (c) => c.why }], instance.coverage, { label: "coverage" })];
+        make("h3", { text: `Coverage: ${gaps.length ? `${gaps.length} of ${instance.coverage.length} sizes are served by a guess` : `all ${instance.coverage.length} sizes that were asked for are measured or set by hand`}` }),
+        table("coverage", [{ title: "sizes", text: true, get: (c) => model.sizesText(c.sizes) }, { title: "by", text: true, get: (c) => c.source, kind: (c) => (guessed(c) ? "guess" : null) }, { title: "program", get: (c) => c.program }, { title: "why", text: true, wide: true, get: (c) => c.why }], instance.coverage, { label: "coverage" })];
     },
 
     package() {
