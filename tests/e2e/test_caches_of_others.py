@@ -107,10 +107,10 @@ def test_a_build_keeps_a_cache_to_its_size(new_project: NewProject) -> None:
     tuned = scale.script(more='tune = { ref = "ref.py:scale", sizes = [{ n = 10 }] }')
     text = scale.manifest(tuned, build='cache-max-size = "1B"')
     project = new_project(text, {"kernels/scale.cu.j2": scale.TEMPLATE, "ref.py": scale.REFERENCE})
-    assert "agree with ref.py" in project.run("run", "scale/1").out
-    for line in ("", "// edited\n"):
+    assert "agrees with ref.py" in project.run("run", "scale/1").out
+    for line, compiled in (("", 1), ("// edited\n", 2)):
         project.write("kernels/scale.cu.j2", line + scale.TEMPLATE)
-        assert project.compiled() == 2
+        assert project.compiled() == compiled
         assert len(list((project.cache / "programs").iterdir())) == 2
 
 
