@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from msgspec import Struct, field
 
@@ -45,10 +45,7 @@ from tilusbuild.process.base import Command, CompletedCommand, Runner, WorkerRun
 from tilusbuild.runtime.regular import read_bytes, try_read_text
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.status import RECORDED, Cause, Compiled, Status
-
-if TYPE_CHECKING:
-    from tilusbuild.toolchain import Toolchain
-
+from tilusbuild.toolchain import Toolchain
 
 _NAME_OFFSET = 64 + 2  # of a name in a line of MANIFEST: behind a sha256 and two blanks
 _FIXED_TIMES = (1, 1)  # atime and mtime in seconds: with -lineinfo, ptxas writes mtimes into code

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from tilusbuild.compile.model import (
     EXPORTS_MAP,
@@ -28,10 +27,7 @@ from tilusbuild.compile.model import (
     UserWord,
     is_placeholder,
 )
-
-if TYPE_CHECKING:
-    from tilusbuild.toolchain import Toolchain
-
+from tilusbuild.toolchain import Toolchain
 
 TOOLS = "tools"
 """The directory of links that is a compile's whole PATH. Compilers look their helpers up by name

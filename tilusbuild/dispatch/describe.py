@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from tilusbuild.dispatch.committed import make_committed_tables
 from tilusbuild.dispatch.model import parse_model
@@ -27,7 +27,8 @@ from tilusbuild.expr.tree import (
     Select,
     Unary,
 )
-from tilusbuild.manifest.script_sections import parse_cached
+from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.script_sections import BucketSection, DispatchSection, parse_cached
 from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
 from tilusbuild.plan.model import list_target_constants
 from tilusbuild.runtime.dtypes import WHOLE
@@ -35,11 +36,6 @@ from tilusbuild.runtime.script import SCHEMA
 from tilusbuild.runtime.sealed import seal_json
 from tilusbuild.signature.model import Argument
 from tilusbuild.toolchain.host import list_flag_features
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.model import Manifest
-    from tilusbuild.manifest.script_sections import BucketSection, DispatchSection
-
 
 ProgramMeta = Mapping[str, Any]
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tilusbuild.arch import compute_occupancy
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.check_expressions import RESOURCE_NAMES
+from tilusbuild.manifest.script_sections import DispatchSection
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import list_target_constants
 from tilusbuild.runtime.dtypes import DTYPES
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.script_sections import DispatchSection
-
 
 RESOURCES = RESOURCE_NAMES[:5]
 """As meta.json has them; of several kernels or architectures in a program, the greatest."""

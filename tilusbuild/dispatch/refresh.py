@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.layout import DISPATCH
@@ -17,6 +17,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch.latency import adopt_refusals
 from tilusbuild.dispatch.tables import has_entries, remove_tables_of_other_keys, update_tables
 from tilusbuild.errors import TilusbuildError
+from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.process.base import Runner
 from tilusbuild.rooms import find_contributions, import_value
@@ -25,9 +26,6 @@ from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal
 from tilusbuild.runtime.tables import TableFile
 from tilusbuild.toolchain import Toolchain
-
-if TYPE_CHECKING:
-    from tilusbuild.manifest.model import Manifest
 
 
 def refresh_script(

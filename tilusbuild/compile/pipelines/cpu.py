@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilusbuild.compile.launcher import CPU_LAUNCHER
-from tilusbuild.compile.model import HERE, SOURCE, Link, Pipeline, Recipe, Step
+from tilusbuild.compile.model import HERE, SOURCE, DumpInProgress, Link, Pipeline, Recipe, Step
 from tilusbuild.compile.steps import (
     EXPORT_FLAGS,
     choose_host_march,
@@ -17,10 +15,7 @@ from tilusbuild.compile.steps import (
     make_stand_in_steps,
     protect_user_flags,
 )
-
-if TYPE_CHECKING:
-    from tilusbuild.compile.model import DumpInProgress
-    from tilusbuild.toolchain import HeaderDirectories, Toolchain
+from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 MAPPED = f"-ffile-prefix-map={HERE}/="
 _COMPILE_COMMAND = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from tilusbuild.arch import format_gencode
 from tilusbuild.compile.launcher import NO_CPU_LAUNCHER, NO_LAUNCHER
@@ -17,10 +17,12 @@ from tilusbuild.compile.model import (
     LINK_INPUTS,
     OBJECT,
     SOURCE,
+    DumpInProgress,
     Link,
     Pipeline,
     Recipe,
     Step,
+    Tools,
 )
 from tilusbuild.compile.pipelines.cpu import MAPPED, CpuPipeline
 from tilusbuild.compile.pipelines.nvcc import (
@@ -43,12 +45,9 @@ from tilusbuild.compile.steps import (
     make_stand_in_steps,
     protect_user_flags,
 )
+from tilusbuild.errors import Diagnostic
 from tilusbuild.state.files import sha256_text
-
-if TYPE_CHECKING:
-    from tilusbuild.compile.model import DumpInProgress, Tools
-    from tilusbuild.errors import Diagnostic
-    from tilusbuild.toolchain import HeaderDirectories, Toolchain
+from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 # Under names of its own choice nvcc would put its process id into the object.
 _KEEP_INTERMEDIATES = ("-keep", "-keep-dir", f"{HERE}/tmp")  # noqa: S108 - in the private directory

@@ -15,13 +15,22 @@ import os
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from tilusbuild.arch import format_gencode, list_codes
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.geometry import format_program_source
 from tilusbuild.compile.launcher import HOST_LAUNCHER, KERNEL_LAUNCHER
-from tilusbuild.compile.model import HERE, SOURCE, Findings, Link, Pipeline, Recipe, Step
+from tilusbuild.compile.model import (
+    HERE,
+    SOURCE,
+    DumpInProgress,
+    Findings,
+    Link,
+    Pipeline,
+    Recipe,
+    Step,
+)
 from tilusbuild.compile.steps import (
     DEFINE_FLAGS,
     EXPORT_FLAGS,
@@ -37,11 +46,7 @@ from tilusbuild.compile.steps import (
     protect_user_flags,
 )
 from tilusbuild.runtime.regular import read_bytes
-
-if TYPE_CHECKING:
-    from tilusbuild.compile.model import DumpInProgress
-    from tilusbuild.toolchain import HeaderDirectories, Toolchain
-
+from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 _LINE_INFO = frozenset(
     {"-lineinfo", "--generate-line-info", "-generate-line-info", "-G", "--device-debug"}

@@ -16,22 +16,25 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from tilusbuild.arch import list_codes
+from tilusbuild.arch import Arch, list_codes
 from tilusbuild.compile.kernel_names import SYMBOL_FILE, anchor_kernel, is_cpp_name
-from tilusbuild.compile.model import HERE, SOURCE, TIMES_OF_HEADERS, Recipe, Step, Tools
+from tilusbuild.compile.model import (
+    HERE,
+    SOURCE,
+    TIMES_OF_HEADERS,
+    DumpInProgress,
+    Recipe,
+    Step,
+    Tools,
+)
 from tilusbuild.compile.pipelines.nvcc import KernelPipeline, choose_image_name, has_line_info
 from tilusbuild.compile.steps import CUDA_HEADERS, format_defines, protect_user_flags
 from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.process.base import OnWorker
 from tilusbuild.render.preprocessor import TOKENS
 from tilusbuild.runtime.regular import read_text
-
-if TYPE_CHECKING:
-    from tilusbuild.arch import Arch
-    from tilusbuild.compile.model import DumpInProgress
-    from tilusbuild.process.base import OnWorker
-    from tilusbuild.toolchain import HeaderDirectories, Toolchain
+from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 _OPTIONS_WITH_VALUE = """
     -dopt --dopt -Ofc --Ofast-compile -Xptxas --ptxas-options -maxrregcount --maxrregcount
