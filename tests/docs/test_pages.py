@@ -15,6 +15,7 @@ from msgspec.structs import fields
 from support import command_line
 from support.processes import run_python
 from tilusbuild.cli.parser import list_verbs, parse_command
+from tilusbuild.errors import InputError
 from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.names import RESERVED
 from tilusbuild.manifest.settings import Settings, format_variable
@@ -107,6 +108,50 @@ def test_commands_are_ones_that_the_command_line_takes(name: str) -> None:
     for command in commands(BY_NAME[name]):
         words = shlex.split(command)[1:]
         parse_command([word for word in words if word != "[OUTPUT]"], record=b"", started=0)
+
+
+def test_commands_in_sentences_are_ones_that_the_command_line_takes() -> None:
+    """Given each `tilusbuild VERB …` and `VERB --option` of a page, then it parses, but for what a
+    sentence leaves out: an argument that must be there."""
+    wrong = []
+    for name, page in BY_NAME.items():
+        for words in re.findall(r"`(?:tilusbuild )?([a-z]+ [^`]*)`", page.read_text()):
+            verb, *rest = words.split()
+            # `cmake -G Ninja` is CMake's.
+            is_ours = verb in list_verbs() and verb != "cmake"
+            is_command = is_ours and rest and (rest[0][0] == "-" or verb == "cache")
+            try:
+                if is_command:
+                    parse_command(shlex.split(words), record=b"", started=0)
+            except InputError as error:
+                if not re.search("arguments are required|expected one argument", str(error)):
+                    wrong.append(f"{name}: {words}: {error}")
+    assert wrong == []
+
+
+def count_programs(example: Path) -> set[int]:
+    """Return the numbers of programs of an example that a page may state: of all, of its GPUs, and
+    of each script, target and instance."""
+    counts: dict[str, int] = {}
+    for line in command_line.run(example, "plan", "--space", "--json").events:
+        script, target = line["instance"].partition("[")[0].split()[0], line["instance"].split()[-1]
+        is_gpu = target not in ("host", "cpu")
+        for group in ("", script, target, line["instance"], *(("gpu", f"{script} gpu") * is_gpu)):
+            counts[group] = counts.get(group, 0) + line["valid"]
+    return {*counts.values()}
+
+
+@pytest.mark.parametrize("example", ["gemm", "hopper", "quickstart", "attention", "marlin"])
+def test_numbers_of_programs_are_those_of_the_example(example: str) -> None:
+    directory = ROOT / "examples" / example
+    lines = (directory / "README.md").read_text().splitlines()
+    for page in PAGES:
+        lines += [line for line in page.read_text().splitlines() if f"examples/{example}`" in line]
+    stated = {
+        int(number.replace(",", ""))
+        for number in re.findall(r"([0-9][0-9,]*) programs", "\n".join(lines))
+    }
+    assert stated <= count_programs(directory)
 
 
 def test_every_verb_is_in_the_readme() -> None:
