@@ -64,8 +64,8 @@ def project(place: Path) -> Path:
     return Project(place).write_all(files).directory
 
 
-def run(place: Path, cache: Path, *words: str) -> str:
-    environment = {"TILUSBUILD_CACHE_DIR": str(cache), "MAX_JOBS": "2"}
+def run(place: Path, cache: Path, *words: str, **more: str) -> str:
+    environment = {"TILUSBUILD_CACHE_DIR": str(cache), "MAX_JOBS": "2", **more}
     ended = run_to_end([sys.executable, *words], cwd=place, environment=environment)
     return ended.stdout + ended.stderr
 
@@ -80,9 +80,11 @@ def test_a_setup_py(tmp_path: Path) -> None:
     # when: it is built in another directory, then: nothing is compiled
     other = project(tmp_path / "below/other")
     assert "2 sources: 0 compiled, 2 from the cache" in run(other, tmp_path / "cache", *build)
-    # when: a header is edited, then: its includer is compiled
+    # when: a header is edited, then: its includer is compiled, and the cache keeps to its size
     (other / "csrc/value.h").write_text("#define VALUE 50\n")
-    assert "2 sources: 1 compiled" in run(other, tmp_path / "cache", *build)
+    small = {"TILUSBUILD_CACHE_MAX_SIZE": "1B"}
+    assert "2 sources: 1 compiled" in run(other, tmp_path / "cache", *build, **small)
+    assert list((tmp_path / "cache/programs").iterdir()) == []
     assert run(other, tmp_path / "cache", "-c", get) == "52\n"
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple, TextIO
 import msgspec
 from msgspec import Struct
 
+from tilusbuild.builder.build import limit_cache
 from tilusbuild.builder.outputs import update_file
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.resources import open_builder
@@ -151,6 +152,9 @@ def build_ninja_file(request: NinjaRequest) -> None:
                 reason_by_source[job.compile.source] = reason
         built = [job for job in jobs if job.compile.output in objects]
         _publish_programs(project, request.name, built)
+        # The objects are copied: nothing of this build needs the cache any more.
+        if outcome.compiled:
+            limit_cache(project)
     compiled = outcome.compiled
     request.print_line(
         f"{len(jobs)} sources: {compiled} compiled, {len(objects) - compiled} from the cache"
