@@ -222,7 +222,7 @@ def test_a_build_keeps_what_was_measured_and_says_what_it_dropped(copied: Marks)
     assert [(row[0], row[1]) for row in _rows(path)] == [([8], 2), ([16], 0), ([24], 0)]
     assert warnings[0]["message"] == (
         "mark cpu: 2 of 4 rows of its tables keep their program; "
-        "1 go to the best of those measured that are left; "
+        "1 get the best other measured program; "
         "to be tuned again: n=32 (`tilusbuild tune mark`)"
     )
     assert not [e for e in edited(copied, "[2, 0, 1]") if e["event"] == "warning"]

@@ -228,7 +228,7 @@ class _Renumbering:
         parts = [f"{self._kept_count} of {self._row_count} rows of its tables keep their program"]
         moved_count = len(self._replacements) - len(lost_rows)
         if moved_count:
-            parts.append(f"{moved_count} go to the best of those measured that are left")
+            parts.append(f"{moved_count} get the best other measured program")
         if lost_rows:
             surplus = len(lost_rows) - _MAX_NAMED
             more = f" and {surplus} more" if surplus > 0 else ""
