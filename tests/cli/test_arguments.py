@@ -22,7 +22,7 @@ GIVEN = {"record": b"", "started": 0}
 @pytest.mark.parametrize("action", ACTIONS)
 def test_the_fields_of_a_verb_and_their_types_are_those_of_its_options(action: Verb[Any]) -> None:
     parser = argparse.ArgumentParser()
-    add_arguments(parser, action.arguments, top=True)
+    add_arguments(parser, action.arguments)
     dests = {each.dest for each in parser._actions} - {"help"}
     assert dests == {each.name for each in fields(action.arguments)} - set(GIVEN)
     hints = get_type_hints(action.arguments)

@@ -110,6 +110,11 @@ def test_several_instances_are_shown_and_tuned(built) -> None:
     assert instances == ["scale[kind=c] cpu", "scale[kind=c] cpu2"]
 
 
+def test_a_target_in_place_of_a_script_is_recognized(built) -> None:
+    project, _ = built
+    assert "`--target cpu2`" in project.run("build", "cpu2", status=2).err
+
+
 def test_an_instance_selects_its_programs(built) -> None:
     project, _ = built
     assert project.run("build", "scale[kind=c]", "--json").events[-1]["programs"] == 4

@@ -19,19 +19,13 @@ _OTHER_SPELLING = re.compile(
 
 
 _ARCH_OF_PRODUCT = {
-    "v100|volta": "sm_70",
-    r"t4|turing|rtx20\d0|gtx16\d0": "sm_75",
-    "a100|a30|a800|ampere": "sm_80",
-    r"a10g?|a16|a2|a40|rtxa\d000|rtx30\d0": "sm_86",
-    "orin": "sm_87",
-    r"l4|l20|l40s?|ada|rtx\d000ada|rtx40\d0": "sm_89",
-    "g?h100|g?h200|h20|h800|hopper": "sm_90a",
-    "g?b100|g?b200|blackwell": "sm_100a",
-    "g?b300": "sm_103a",
-    "thor": "sm_110a",
-    r"rtxpro\d000|rtx50\d0": "sm_120a",
+    "v100|volta": "sm_70", r"t4|turing|rtx20\d0|gtx16\d0": "sm_75",
+    "a100|a30|a800|ampere": "sm_80", r"a10g?|a16|a2|a40|rtxa\d000|rtx30\d0": "sm_86",
+    "orin": "sm_87", r"l4|l20|l40s?|ada|rtx\d000ada|rtx40\d0": "sm_89",
+    "g?h100|g?h200|h20|h800|hopper": "sm_90a", "g?b100|g?b200|blackwell": "sm_100a",
+    "g?b300": "sm_103a", "thor": "sm_110a", r"rtxpro\d000|rtx50\d0": "sm_120a",
     "gb10|spark": "sm_121a",
-}
+}  # fmt: skip
 """Architectures by patterns of the names of GPUs and generations that people write for them, for
 hints. Source: https://developer.nvidia.com/cuda-gpus."""
 _MAKER = re.compile(r"nvidia|geforce|tesla|quadro|jetson|dgx|agx|[\s_-]")

@@ -244,20 +244,14 @@ class SignedArgs(LimitArgs, frozen=True, kw_only=True):
     )
 
 
-def add_arguments(
-    parser: argparse.ArgumentParser, kind: type[Common], *, top: bool = False
-) -> None:
+def add_arguments(parser: argparse.ArgumentParser, kind: type[Common]) -> None:
     """Add the fields of `kind` to a parser, those of every verb in a group of their own."""
     group = parser.add_argument_group("options of every verb")
     for name, spec in list_specs(kind).items():
         # A field without a spec is given by the caller of `parse_command`.
         if spec is None:
             continue
-        if name in Common.__struct_fields__:
-            # A default of a verb's parser would replace a value that is given before the verb.
-            spec.add(group, name, **({} if top else {"default": argparse.SUPPRESS}))
-        else:
-            spec.add(parser, name)
+        spec.add(group if name in Common.__struct_fields__ else parser, name)
 
 
 def fill_arguments(

@@ -175,7 +175,7 @@ def _make_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_arguments(parser, Common, top=True)
+    add_arguments(parser, Common)
     parser.add_argument("-V", "--version", action="version", version=f"tilusbuild {__version__}")
     subparsers = parser.add_subparsers(
         dest="verb", metavar="VERB", parser_class=_Parser, help="one of those below"

@@ -275,6 +275,8 @@ def _find_name_problem(manifest: Manifest, name: NamePattern) -> Diagnostic | No
         return Diagnostic(message, hint=f"name one of them:\n{kernel_names}")
     if not scripts:
         hint = did_you_mean(name.script, manifest.scripts)
+        if name.script in manifest.targets:
+            hint = f"it is a target: `--target {name.script}`"
         return Diagnostic(f'no script "{name.script}" in {manifest.path}', hint=hint)
     if not name.constants and name.target is None:
         return None

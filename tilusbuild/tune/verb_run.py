@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tilusbuild.plan.model import PlanSelection
     from tilusbuild.plan.planner import Plan, ProgramJob
 
+    _ChosenProgram = tuple[Plan, PlanSelection, ProgramJob, Sequence[Mapping[str, Value]]]
+
 
 class RunArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     script: tuple[str, ...] = positionals(
@@ -39,7 +41,8 @@ def run(arguments: RunArgs) -> int:
     from tilusbuild.tune.prepare import find_sizes
     from tilusbuild.tune.run import choose_program
 
-    requested_sizes, seed = parse_sizes(arguments.size), check_seed(arguments.seed)
+    requested_sizes = parse_sizes(arguments.size)
+    check_seed(arguments.seed)
     with options.open_project(arguments) as project:
         chosen = []
         # Found before the builds: a mistake in a name or in the sizes need not wait for them.
@@ -48,7 +51,7 @@ def run(arguments: RunArgs) -> int:
             signature = job.planned.spec.signature
             sizes = find_sizes(project.manifest, job.script, requested_sizes, signature)
             chosen.append((plan, selection, job, sizes))
-        calls = [call for each in chosen for call in _run_program(arguments, project, *each, seed)]
+        calls = [call for each in chosen for call in _run_program(arguments, project, each)]
     wrong_count = sum(call.mismatch is not None for call in calls)
     if arguments.json:
         emit_line(CountsLine({"calls": len(calls), "wrong": wrong_count}))
@@ -56,13 +59,7 @@ def run(arguments: RunArgs) -> int:
 
 
 def _run_program(
-    arguments: RunArgs,
-    project: Project,
-    plan: Plan,
-    selection: PlanSelection,
-    job: ProgramJob,
-    sizes: Sequence[Mapping[str, Value]],
-    seed: int,
+    arguments: RunArgs, project: Project, chosen: _ChosenProgram
 ) -> Sequence[CallLine]:
     """Build a program if it is not built, call it at each size, and print and return the results.
     Raises `InputError`."""
@@ -70,6 +67,7 @@ def _run_program(
     from tilusbuild.errors import input_error
     from tilusbuild.tune.run import build_program, run_program
 
+    plan, selection, job, sizes = chosen
     if lookup_entry(project.cache, job.hash) is None and not arguments.quiet:
         options.print_message(f"{job.label} is not built yet: compiling it\n")
     # Quiet and without --json: stdout has the lines of `run`, not those of its build.
@@ -77,7 +75,7 @@ def _run_program(
     program = build_program(project, plan, selection, job, display)
     try:
         cold = arguments.cache == "cold"
-        results = run_program(project, job, program, sizes, seed, cold=cold)
+        results = run_program(project, job, program, sizes, arguments.seed, cold=cold)
     except MemoryError as error:
         raise input_error(
             f"the arrays of --size {' '.join(arguments.size)} do not fit in memory: {error}"

@@ -37,7 +37,7 @@ def _actions(verb: str) -> dict[str, list[argparse.Action]]:
     actions = {}
     for name, declared in load_actions(verb).items():
         parser = argparse.ArgumentParser(add_help=False)
-        add_arguments(parser, declared.arguments, top=True)
+        add_arguments(parser, declared.arguments)
         actions[name] = parser._actions
     return actions
 
