@@ -4,7 +4,6 @@ import importlib
 import json
 import math
 import pkgutil
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +19,6 @@ from tilusbuild.cli.boundary import ErrorLine, InternalErrorLine
 from tilusbuild.cli.main import main
 from tilusbuild.report.jsonl import JsonLine, format_json_line
 
-DOCS = Path(__file__).parents[2] / "docs"
 MODULES = [module.name for module in pkgutil.iter_modules(tilusbuild.cli.__path__)]
 SCHEMA = events_schema.schema()
 MANIFEST = (
@@ -152,17 +150,6 @@ def test_every_line_that_is_declared_belongs_to_a_verb() -> None:
     }
     listed = {kind for kinds in events_schema.lines().values() for kind in kinds}
     assert declared - {ErrorLine, InternalErrorLine} <= listed
-
-
-def test_the_documents_name_every_line_of_a_verb() -> None:
-    text = (DOCS / "output.md").read_text().split("`--json` of the other verbs")[1]
-    for verb, kinds in events_schema.lines().items():
-        if verb in ("build", "watch"):
-            continue  # each event has a section of its own, here or in watch.md
-        row = re.search(rf"^\| `{verb}` \| (.*) \|$", text, re.MULTILINE)
-        assert row is not None, verb
-        named = re.findall(r"`([^`]+)`", row.group(1))
-        assert named == list(dict.fromkeys(kind.event for kind in kinds)), verb
 
 
 class _Odd(JsonLine, frozen=True):
