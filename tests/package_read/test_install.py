@@ -23,7 +23,6 @@ from tilusbuild.package.extract import Limits
 from tilusbuild.package.install import InstalledPackage, install_package, list_installed
 from tilusbuild.package.read import open_package
 from tilusbuild.runtime import load
-from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.sealed import seal_json, unseal_json
 
 
@@ -124,10 +123,6 @@ def test_packages_of_several_targets_serve_a_script_together(hand, cache, tmp_pa
     index["projects"]["package:other"] = other
     Path(cache.root, "index.json").write_bytes(seal_json(index))
     assert_works(cache.root)
-    index["projects"]["/some/where/tilus.toml"] = other
-    Path(cache.root, "index.json").write_bytes(seal_json(index))
-    with pytest.raises(LoadError):
-        load("mark", where=cache.root)
 
 
 # Killed, and at once.

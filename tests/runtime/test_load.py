@@ -139,6 +139,8 @@ def test_places_are_looked_in_in_order(built, tmp_path, monkeypatch) -> None:
     (site / "marks-1.dist-info" / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(site)
     importlib.invalidate_caches()
+    assert str(built.cache) in tilusbuild.load("mark").explain()
+    monkeypatch.chdir(tmp_path)
     assert "site/marks_package" in tilusbuild.load("mark").explain()
 
     monkeypatch.setenv("TILUSBUILD_CACHE_DIR", str(built.cache))

@@ -37,6 +37,7 @@ from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.plan.rendering import RenderedProgram
+from tilusbuild.runtime.search_roots import describe_origin
 from tilusbuild.runtime.table_file import read_measured_keys
 from tilusbuild.state.clock import FileTime
 from tilusbuild.state.envelope import StateFile
@@ -168,6 +169,7 @@ def publish_plan(
 
     if root is None:
         outputs.write_outputs(project, plan)
+    inputs = {project.manifest.path, *plan.inputs}
     try:
         # Under this lock no collection removes what is looked up below. A build that finds
         # everything takes no lock, as it must not wait for a collection.
@@ -182,6 +184,7 @@ def publish_plan(
                 plan.project,
                 [(instance.directory, instance.hash) for instance in plan.instances],
                 replace=root is not None or selection.is_whole,
+                origin={} if root else describe_origin(project.manifest.root, inputs),
                 before_write=restore_directories,
             )
     except CacheReadOnlyError:

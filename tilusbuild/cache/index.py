@@ -5,6 +5,9 @@ rename, and only if its content changes. A missing or damaged index never counts
 entries would be removed for it: a new one lists every script that no project lists, as a project of
 its own. Listing writes nothing.
 
+A build replaces what the same directory recorded. If another directory had its path then, as in
+another container, the other's entry gets a key of its own.
+
 A name on the command line means a script or program of a project's last build; an older directory
 only if there is none of that name. An ambiguous name is an error that lists what to type instead.
 """
@@ -18,7 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
@@ -47,13 +50,15 @@ HOST = os.uname().nodename
 """The name of this machine, by which `gc` knows whose paths a project's are."""
 
 
-class BuiltProject(Struct, frozen=True):
-    """A project's name, (directory, hash) of each script of its last build, and the name of the
-    machine that recorded it."""
+class BuiltProject(Struct, frozen=True, omit_defaults=True):
+    """A project's name, (directory, hash) of each script of its last build, the name of the machine
+    that recorded it, and the project's origin (`runtime.search_roots`); none for scripts that were
+    not built from files here."""
 
     name: str
     scripts: tuple[tuple[str, str], ...]
     host: str = ""
+    origin: Mapping[str, str] = {}
 
 
 def read_index(tree: Tree) -> dict[str, BuiltProject]:
@@ -79,6 +84,7 @@ def record_build(
     *,
     replace: bool = True,
     host: str = HOST,
+    origin: Mapping[str, str] = {},
     before_write: Callable[[], None] = lambda: None,
 ) -> None:
     """Record the scripts of a project's build in the index; do nothing if they are recorded.
@@ -94,7 +100,7 @@ def record_build(
             # The time of the script's last use, for `gc`. A read-only cache has none.
             with suppress(OSError):
                 os.utime(tree.script_path(*script), follow_symlinks=False)
-    built = BuiltProject(name, tuple(scripts), host)
+    built = BuiltProject(name, tuple(sorted(set(scripts))), host, origin)
     projects = _read_or_begin_index(tree)
     merged = _merge_build(tree, projects, manifest, built, replace)
     # Compared without the lock: most builds change nothing, and must not wait for a collection.
@@ -139,7 +145,7 @@ def drop_from_index(
         )
         # A project that never had a script stays, as one whose last build made none.
         if manifest not in manifests and (scripts or not project.scripts):
-            remaining[manifest] = BuiltProject(project.name, scripts, project.host)
+            remaining[manifest] = structs.replace(project, scripts=scripts)
     if remaining != projects:
         tree.put_file(tree.path(layout.INDEX), _seal_index(remaining))
 
@@ -179,10 +185,21 @@ def _merge_build(
 ) -> dict[str, BuiltProject]:
     """Return the projects with the scripts of a build added to the project of `manifest`, or, with
     `replace`, in the place of all that it had."""
-    earlier_scripts = () if replace or manifest not in projects else projects[manifest].scripts
-    scripts = tuple(sorted(_merge_scripts(tree, earlier_scripts, built.scripts)))
-    merged = BuiltProject(built.name, scripts, built.host)
-    return _drop_scripts_listed_twice({**projects, manifest: merged})
+    projects = dict(projects)
+    earlier = projects.get(manifest)
+    inode, earlier_inode = _get_inode(built), _get_inode(earlier)
+    if earlier is not None and inode and earlier_inode not in ("", inode):
+        projects[f"{manifest}#{earlier_inode}"] = earlier
+        earlier = projects.pop(f"{manifest}#{inode}", None)
+    if earlier is not None and not replace:
+        scripts = tuple(sorted(_merge_scripts(tree, earlier.scripts, built.scripts)))
+        built = structs.replace(built, scripts=scripts, origin={**earlier.origin, **built.origin})
+    return _drop_scripts_listed_twice({**projects, manifest: built})
+
+
+def _get_inode(project: BuiltProject | None) -> str:
+    """Return the inode of the directory that a project was built in; "" if it is not known."""
+    return project.origin.get("", "").partition(" ")[0] if project is not None else ""
 
 
 def _merge_scripts(
@@ -194,8 +211,6 @@ def _merge_scripts(
     programs of the new one, as a build of a higher level has. Raises as `read_script_txt`.
     """
     merged = set(scripts)
-    if not earlier_scripts:
-        return merged  # nothing is replaced, so no script.txt need be read
     script_of_instance = {_identify_instance(tree, script): script for script in scripts}
     for earlier in earlier_scripts:
         instance = _identify_instance(tree, earlier)

@@ -189,9 +189,10 @@ class _Merge:
             # project replaces all.
             if scripts:
                 host = HOST if recorded_manifest == project_manifest else built.host
-                record_build(
-                    self._cache, recorded_manifest, built.name, scripts, replace=False, host=host
-                )
+                # The manifest of another machine is not the one at its path here.
+                origin = {name: digest for name, digest in built.origin.items() if name}
+                names = (recorded_manifest, built.name, scripts)
+                record_build(self._cache, *names, replace=False, host=host, origin=origin)
             self._result.scripts += len(scripts)
 
     def _copy_script(self, directory: str, digest: str) -> bool:

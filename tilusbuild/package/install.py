@@ -30,10 +30,8 @@ from tilusbuild.package.listing import FileList, ScriptEntry, parse_list
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError
+from tilusbuild.runtime.search_roots import PACKAGE_ROOT as ROOT
 from tilusbuild.state.files import sha256_file
-
-ROOT = "package:"
-"""The prefix of packages in `index.json`, whose other keys are paths of manifests."""
 
 
 class InstalledPackage(Struct, frozen=True):

@@ -298,6 +298,7 @@ def choose_instance(
         raise LoadError(f"{name} has no program for {device}", map(str, evaluations))
     best_scripts = [e.script for e in evaluations if e.rank == best_rank]
     if len(best_scripts) > 1:
-        labels = ", ".join(script.label for script in best_scripts)
-        raise LoadError(f"several suit {device} equally well: {labels}\n  choose one with target=…")
+        labels = [f"{script.label} in {script.root}" for script in best_scripts]
+        remedy = "choose one with target=… or where=…"
+        raise LoadError(f"several suit {device} equally well", [*labels, remedy])
     return best_scripts[0], evaluations

@@ -21,7 +21,6 @@ from tilusbuild.runtime.choose import Choice, Chooser, Evaluation
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import DriverError, LoadError, did_you_mean, make_read_error
 from tilusbuild.runtime.process import process
-from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.semantics import Value
 from tilusbuild.runtime.states import check_states
@@ -69,7 +68,7 @@ class Kernel:
         scripts: Sequence[Script],
         *,
         strict: bool = False,
-        hold: ReaderLock | None = None,
+        hold: object = None,
         launch: Callable[..., Any] | None = None,
     ) -> None:
         """`launch`, the launcher of a script with one program, serves every call. `hold` keeps the

@@ -1,4 +1,9 @@
-"""`load`: returns the kernel of a script, by name, from the first tree that has it.
+"""`load`: returns the kernel of a script, by name, from all places that have it.
+
+Their instances are one set, of which the device of a call chooses. What the project around the
+working directory built takes precedence, and what is in a tree that a person names. Then installed
+packages are looked at only if it does not serve the machine. Two places without precedence that
+have an instance for one device are an error.
 
 To choose among instances, descriptions that this process read before are used. The chosen instances
 are locked against collection and then read again. If a collection removed one in between, the
@@ -7,8 +12,10 @@ choice is repeated.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,7 +27,12 @@ from tilusbuild.runtime.naming import NamePattern, parse_name, to_snake_case
 from tilusbuild.runtime.option import warn_of_unknown_variables
 from tilusbuild.runtime.reader_lock import ReaderLock
 from tilusbuild.runtime.script import CALLED, SHARED, Script, read_script, read_script_once
-from tilusbuild.runtime.search_roots import SearchRoot, find_search_roots, get_working_directory
+from tilusbuild.runtime.search_roots import (
+    Place,
+    SearchRoot,
+    find_search_roots,
+    get_working_directory,
+)
 from tilusbuild.runtime.semantics import Value, check_constants
 
 _REQUIRED = "TILUSBUILD_REQUIRE_SIGNED"
@@ -100,8 +112,8 @@ def _find_instances(
     target: str | None,
     signed_by: str | None,
     params: dict[str, Value],
-) -> tuple[list[Script], ReaderLock, SearchRoot]:
-    """Return the instances that fit, one for each target, the lock that keeps them, and their tree.
+) -> tuple[list[Script], list[ReaderLock], SearchRoot]:
+    """Return the instances that fit, the locks that keep them, and the tree of the first.
     Signatures are checked if a key is given. Log a warning for each unknown environment variable.
     Raise `LoadError`s, and `TypeError` for an argument of another type."""
     check_types(target=(target, str, None), signed_by=(signed_by, str, os.PathLike, None))
@@ -109,33 +121,59 @@ def _find_instances(
     warn_of_unknown_variables()
     name = _parse_script_name(script)
     target = name.target if target is None else target
-    directory = to_snake_case(name.script)
-    searched: list[str] = []
+    key = os.environ.get(_REQUIRED) or None if signed_by is None else signed_by
+    # A collection may remove the listed scripts before they are read: then they are listed again,
+    # at most three times.
+    for is_last in (False, False, True):
+        place_of: dict[str, Place] = {}
+        try:
+            chosen = _search(name, where, target, key, params, place_of)
+            roots = [place_of[instance.path].root for instance in chosen]
+            hold = [ReaderLock(r.path, [s.hash]) for r, s in zip(roots, chosen, strict=True)]
+            return [read_script(instance.path) for instance in chosen], hold, roots[0]
+        except CorruptCacheError:
+            # If all directories are still there, one is damaged, and was not collected.
+            if is_last or all(map(os.path.isdir, place_of)):
+                raise
+    raise AssertionError  # the last turn returns or raises
+
+
+def _search(
+    name: NamePattern,
+    where: object,
+    target: str | None,
+    key: str | None,
+    params: dict[str, Value],
+    place_of: dict[str, Place],
+) -> list[Script]:
+    """Return the instances that fit. The places of all instances of the script are put into
+    `place_of`, by their paths. Raise as `_find_instances`."""
+    directory, start = to_snake_case(name.script), get_working_directory()
+    found: list[Script] = []
     script_names: set[str] = set()
+    searched: list[str] = []
     for root in find_search_roots(where):
-        # A collection may remove the listed scripts before they are read: then they are listed
-        # again, at most three times.
-        for is_last in (False, False, True):
-            paths = root.list_instances(directory, get_working_directory())
-            if not paths:
-                break
-            key = os.environ.get(_REQUIRED) or None if signed_by is None else signed_by
+        for place in root.list_places(directory, start):
             if key is not None:
                 from tilusbuild.runtime.signed import check_signatures  # few ask for it
 
-                check_signatures(paths, key)
-            try:
-                instances = [read_script_once(path) for path in paths]
-                chosen = _choose_instances(name, root, instances, target, params)
-                hold = ReaderLock(root.path, (instance.hash for instance in chosen))
-                return [read_script(instance.path) for instance in chosen], hold, root
-            except CorruptCacheError:
-                # If all directories are still there, one is damaged, and was not collected.
-                if is_last or all(map(os.path.isdir, paths)):
-                    raise
+                check_signatures(place.paths, key)
+            for path in place.paths:
+                place_of[os.path.abspath(path)] = place
+                found.append(read_script_once(path))
+        preferred = [script for script in found if place_of[script.path].is_first]
+        if preferred:
+            with suppress(LoadError):  # what is missing may be in another place
+                chosen = _choose_instances(name, preferred, place_of, target, params)
+                if target or not device.may_have_cuda() or any(s.kind == "cuda" for s in chosen):
+                    return chosen
         script_names.update(root.list_script_names())
         searched.append(f"{root.path} ({root.origin})")
+    if found:
+        return _choose_instances(name, found, place_of, target, params)
     hint = did_you_mean(directory, script_names)
+    if directory in script_names:
+        hint = "that of this project is not built: `tilusbuild build`; where= names another's"
     lines = [*([hint] if hint else []), "searched:", *(f"  {tree}" for tree in searched)]
     raise LoadError(f"there is no script {name.script!r}", lines)
 
@@ -155,13 +193,13 @@ def _parse_script_name(script: str) -> NamePattern:
 
 def _choose_instances(
     name: NamePattern,
-    root: SearchRoot,
     instances: list[Script],
+    place_of: Mapping[str, Place],
     target: str | None,
     params: dict[str, Value],
 ) -> list[Script]:
-    """Return the instances with these constants, one for each target. Without a CUDA device return
-    the one that runs on the cpu. Raise `LoadError`s."""
+    """Return the instances with these constants. Without a CUDA device return the one that runs on
+    the cpu. Raise `LoadError`s."""
     script = name.script
     fitting = [
         instance
@@ -179,17 +217,22 @@ def _choose_instances(
             f"there are: {choices or 'instances without constants'}",
         ]
         request = _format_params(params) or name
-        raise LoadError(f"no instance of {script} in {root.path} has {request}", lines)
-    constants = sorted({_format_params(instance.params) for instance in fitting})
+        trees = ", ".join(dict.fromkeys(instance.root for instance in instances))
+        raise LoadError(f"no instance of {script} in {trees} has {request}", lines)
+    preferred = [s for s in fitting if place_of[s.path].is_first] or fitting
+    constants = sorted({_format_params(instance.params) for instance in preferred})
     if len(constants) > 1:
         raise LoadError(f"{script} has several instances: choose one by keyword", constants)
+    # An instance of another place is for calls like those of the preferred ones only.
+    form = _describe_call(preferred[0])
+    fitting = [s for s in fitting if s in preferred or _describe_call(s) == form]
     if target is not None:
         chosen = [s for s in fitting if target in (s.target, s.arch, s.kind)]
         if not chosen:
             choices = ", ".join(f"{instance.target} ({instance.arch})" for instance in fitting)
             raise LoadError(f"{script} is not built for {target!r}: there is {choices}")
-        return _select_runnable(chosen)
-    fitting = _select_runnable(fitting)
+        return _select_runnable(chosen, place_of)
+    fitting = _select_runnable(fitting, place_of)
     # Without a GPU only an instance for the cpu can be called, and a missing one is an error now.
     # With a GPU the arrays of a call decide.
     if not device.may_have_cuda():
@@ -197,14 +240,38 @@ def _choose_instances(
     return fitting
 
 
-def _select_runnable(scripts: list[Script]) -> list[Script]:
-    """Return the instances whose host code this CPU runs. Raise `LoadError` for none."""
-    refusals = {script.label: device.explain_cpu_refusal(script.code.isa) for script in scripts}
-    runnable = [script for script in scripts if refusals[script.label] is None]
+def _describe_call(script: Script) -> object:
+    """Return what instances have in common of which a call may use any."""
+    return script.params, [(a.name, a.type, a.out, a.inout) for a in script.arguments]
+
+
+def _select_runnable(scripts: list[Script], place_of: Mapping[str, Place]) -> list[Script]:
+    """Return the instances whose host code this CPU runs; of each kind of code those of places with
+    precedence, if there are any. Raise `LoadError` for none, and as `_check_places`."""
+    refusals = [(script, device.explain_cpu_refusal(script.code.isa)) for script in scripts]
+    runnable = [script for script, refusal in refusals if refusal is None]
     if not runnable:
-        reasons = (f"{label} is {reason}" for label, reason in refusals.items())
+        reasons = (f"{script.label} is {refusal}" for script, refusal in refusals)
         raise LoadError(f"this CPU does not run {scripts[0].name}", reasons)
-    return runnable
+    first_kinds = {script.kind for script in runnable if place_of[script.path].is_first}
+    distinct: dict[str, Script] = {}  # two packages can have the very same one
+    for script in runnable:
+        if place_of[script.path].is_first or script.kind not in first_kinds:
+            distinct.setdefault(script.hash, script)
+    callable_kinds = ("cpu", "cuda") if device.may_have_cuda() else ("cpu",)
+    _check_places([s for s in distinct.values() if s.kind in callable_kinds], place_of)
+    return list(distinct.values())
+
+
+def _check_places(scripts: list[Script], place_of: Mapping[str, Place]) -> None:
+    """Raise `LoadError` when two places have other instances for one architecture, or instances
+    with other arguments."""
+    for one, other in itertools.combinations(scripts, 2):
+        places = place_of[one.path], place_of[other.path]
+        is_tie = one.code.archs == other.code.archs or _describe_call(one) != _describe_call(other)
+        if is_tie and places[0] is not places[1]:
+            remedies = [f"{places[0].remedy} ({one.label})", f"{places[1].remedy} ({other.label})"]
+            raise LoadError(f"several places have {one.name}: choose one", remedies)
 
 
 def _format_params(params: Mapping[str, Value]) -> str:

@@ -1,11 +1,16 @@
 """Finds the trees in which `load` searches for a script, and a script's directories in them.
 
-With `where=` one tree is searched, else these in order: the named cache, the installed packages,
-the project's cache (`runtime.where`). The first that has the script is used; nothing is written.
+With `where=` one tree is searched, else these in order: the named cache or the project's
+(`runtime.where`), the installed packages, and behind a named cache the project's. Nothing is
+written.
 
 A search root is a cache tree or a package: a directory with `scripts/` and `programs/`. In a cache
 tree, `index.json` lists the script directories that the last build of each project made; older ones
 are not examined.
+
+A path does not say who a project is: containers with one cache can each have another at one path,
+and a copy is the same one elsewhere. So the index has the origin of each: it is the project in a
+directory whose manifest is that very file, unchanged, or whose files are all equal.
 
 A Python package can hold its kernels in its directory `_kernels`. Without one it is installed in
 place, and the cache of its project has them: `pyproject.toml` names the manifest. The name of a
@@ -15,18 +20,22 @@ chosen by the package that calls.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime import option
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError, make_read_error
+from tilusbuild.runtime.naming import format_command
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
 from tilusbuild.runtime.where import (
     MANIFEST_NAME,
     CacheDir,
     check_trust,
+    explain_distrust,
+    find_manifest,
     find_named_cache,
     find_project_cache,
     is_within,
@@ -49,32 +58,57 @@ LOST_ROOT = "lost index"
 """The name, in index.json, of the scripts whose projects a damaged index listed."""
 
 
+PACKAGE_ROOT = "package:"
+"""The prefix, in index.json, of the names of installed packages."""
+
+
+class Place(NamedTuple):
+    """The directories of a script that one project or package put into a tree. `is_first` says that
+    it takes precedence: it is the project around the working directory, or a person named the tree.
+    `remedy` is what makes it, or another, the only place."""
+
+    is_first: bool
+    remedy: str
+    root: SearchRoot
+    paths: list[str]
+
+
 class SearchRoot(NamedTuple):
     """A tree to search, the reason for it in words, and the directory of its project if known."""
 
     path: str
     origin: str
     project: str | None = None
+    is_named: bool = False
 
     def list_script_names(self) -> list[str]:
         """Return the names of the scripts' directories."""
         return _list_names(os.path.join(self.path, "scripts"))
 
     def list_instances(self, directory: str, start: str) -> list[str]:
-        """Return the paths of a script's directories that the last builds made. Of several projects
-        that have the script, the one around `start` decides. Raises `LoadError`.
+        """Return the paths in the places that take precedence; of all places without one. Raises as
+        `list_places`."""
+        places = self.list_places(directory, start)
+        return [path for place in places if place[0] == places[0][0] for path in place.paths]
+
+    def list_places(self, directory: str, start: str) -> list[Place]:
+        """Return the places with directories of a script that the last builds made, the project
+        around `start` first. Raises `LoadError`.
 
         `directory` is the script's name in snake case.
         """
         script_root = os.path.join(self.path, "scripts", directory)
         # 64 digits: a sha256. Temporary directories have other names.
-        hashes = [name for name in _list_names(script_root) if len(name) == 64]
+        hashes = {name for name in _list_names(script_root) if len(name) == 64}
         # The index is read only now: a damaged one must not fail a root without the script.
-        if hashes:
-            current_hashes = _read_current_hashes(self.path, directory, self.project or start)
-            if current_hashes is not None:
-                hashes = [name for name in hashes if name in current_hashes]
-        return [f"{script_root}/{name}" for name in hashes]
+        listed = _read_places(self, directory, self.project or start) if hashes else None
+        if listed is None:
+            listed = [(self.is_named, f"where={self.path!r}  # {self.origin}", hashes)]
+        places = (
+            Place(first, remedy, self, [f"{script_root}/{name}" for name in sorted(names & hashes)])
+            for first, remedy, names in listed
+        )
+        return [place for place in places if place.paths]
 
 
 def _list_names(directory: str) -> list[str]:
@@ -87,54 +121,96 @@ def _list_names(directory: str) -> list[str]:
         raise make_read_error(directory, error) from None
 
 
-def _read_current_hashes(root: str, directory: str, start: str) -> set[str] | None:
-    """Return the hashes of the script's directories that index.json lists; None without an index.
-    Raise `CorruptCacheError` for a damaged index, and as `_select_hashes`."""
-    path = os.path.join(root, "index.json")
+def _read_places(
+    tree: SearchRoot, directory: str, start: str
+) -> list[tuple[bool, str, set[str]]] | None:
+    """Return (`is_first`, `remedy`, hashes of directories) of the places of a script in index.json;
+    None without an index. Raise `CorruptCacheError` for a damaged one."""
+    path = os.path.join(tree.path, "index.json")
     try:
         projects = unseal_json(read_bytes(path))["projects"]
-        hashes_by_manifest = {
-            manifest: {digest for name, digest in project["scripts"] if name == directory}
-            for manifest, project in projects.items()
-            if not manifest.startswith(JIT_ROOT_PREFIX)
+        hashes_by_key = {
+            key: {digest for name, digest in project["scripts"] if name == directory}
+            for key, project in projects.items()
+            if not key.startswith(JIT_ROOT_PREFIX)
         }
+        # A lost index leaves scripts of unknown projects: they count only if no known project has
+        # the script.
+        lost_hashes = hashes_by_key.pop(LOST_ROOT, set())
+        keys = [key for key, hashes in hashes_by_key.items() if hashes]
+        manifests = {key: projects[key].get("origin", {}) for key in keys if os.path.isabs(key)}
+        is_own, selected = _select_projects(tree, manifests, start)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise make_read_error(path, error) from None
     except (CorruptFileError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptCacheError(f"{path} is damaged: {error}") from None
-    # A lost index leaves scripts of unknown projects: they count only if no known project has the
-    # script.
-    lost_hashes = hashes_by_manifest.pop(LOST_ROOT, set())
-    hashes_by_manifest = {name: hashes for name, hashes in hashes_by_manifest.items() if hashes}
-    if not hashes_by_manifest:
-        return lost_hashes
-    return _select_hashes(hashes_by_manifest, directory, start)
+    if not keys:
+        return [(tree.is_named, f"where={tree.path!r}", lost_hashes)]
+    is_first = is_own or tree.is_named
+    places = [(is_first, f"where={os.path.dirname(key)!r}", hashes_by_key[key]) for key in selected]
+    for name in (key.removeprefix(PACKAGE_ROOT) for key in keys if key.startswith(PACKAGE_ROOT)):
+        command = format_command("install", "--remove", name, "--cache-dir", tree.path)
+        remedy = f"package {name}, which `{command}` removes"
+        places.append((tree.is_named and not is_own, remedy, hashes_by_key[PACKAGE_ROOT + name]))
+    return places
 
 
-def _select_hashes(
-    hashes_by_manifest: Mapping[str, set[str]], directory: str, start: str
-) -> set[str]:
-    """Return the hashes of the innermost project around `start`, else all hashes. Raise `LoadError`
-    when several projects have different ones."""
-    manifests = [name for name in hashes_by_manifest if os.path.isabs(name)]
-    surrounding = [path for path in manifests if is_within(start, os.path.dirname(path))]
-    if surrounding:
-        return hashes_by_manifest[max(surrounding, key=len)]
-    distinct_hashes = {frozenset(hashes_by_manifest[path]) for path in manifests}
-    # Installed packages, whose names are not paths, count as one project: each may bring another
-    # target.
-    packages = [hashes for name, hashes in hashes_by_manifest.items() if name not in manifests]
-    if packages:
-        distinct_hashes.add(frozenset().union(*packages))
-    if len(distinct_hashes) > 1:
-        projects = ", ".join(sorted(hashes_by_manifest))
-        raise LoadError(
-            f"several projects have a script {directory}: {projects}\n"
-            "  call from within one of them, or build it into a cache of its own"
-        )
-    return set().union(*hashes_by_manifest.values())
+def _select_projects(
+    tree: SearchRoot, origins: Mapping[str, Mapping[str, str]], start: str
+) -> tuple[bool, list[str]]:
+    """Return whether the project around `start`, the innermost one, is among projects with these
+    origins, and its key; without it the keys of those that can be meant there."""
+    around = [key for key in origins if is_within(start, os.path.dirname(key))]
+    for key in sorted(around, key=lambda key: len(os.path.dirname(key)), reverse=True):
+        if _is_from(origins[key], os.path.dirname(key)):
+            return True, [key]
+    others = [key for key in origins if key not in around]
+    manifest = find_manifest(start) if tree.origin != "where" else None
+    if manifest is None:
+        return False, others
+    copies = [key for key in others if _is_from(origins[key], os.path.dirname(manifest))]
+    # In a project that was not built, others do not count, except for its neighbours in the git
+    # repository whose cache this is.
+    neighbours = [key for key in others if is_within(key, os.path.dirname(tree.path))]
+    return bool(copies), copies[:1] or ([] if tree.is_named else neighbours)
+
+
+def _is_from(origin: Mapping[str, str], directory: str) -> bool:
+    """Return whether the project with this origin is the one in a directory."""
+    return origin.get("") == identify_manifest(directory) or all(
+        digest_file(os.path.join(directory, name)) == digest
+        for name, digest in origin.items()
+        if name
+    )
+
+
+def describe_origin(directory: str, paths: Iterable[str]) -> dict[str, str]:
+    """Return the origin of a project in a directory: the digest of each of its files in `paths`, by
+    its relative name, and the identity of the manifest by "". Other files do not matter."""
+    digests = {p[len(directory) + 1 :]: digest_file(p) for p in paths if is_within(p, directory)}
+    files = {name: digest for name, digest in digests.items() if digest is not None}
+    return {**files, "": identify_manifest(directory)}
+
+
+def identify_manifest(directory: str) -> str:
+    """Return numbers that no manifest in another directory has, then or later: the directory's
+    inode, and the file's device, inode and time; "" without one."""
+    try:
+        root, file = os.stat(directory), os.stat(os.path.join(directory, MANIFEST_NAME))
+    except (OSError, ValueError):
+        return ""
+    # The time, because the inodes of a deleted checkout are given to the next one.
+    return f"{root.st_ino} {file.st_dev} {file.st_ino} {file.st_mtime_ns}"
+
+
+def digest_file(path: str) -> str | None:
+    """Return 16 digits of the sha256 of a file; None for one that cannot be read."""
+    try:
+        return hashlib.sha256(read_bytes(path)).hexdigest()[:16]
+    except OSError:
+        return None
 
 
 def find_search_roots(where: object) -> Iterator[SearchRoot]:
@@ -143,11 +219,15 @@ def find_search_roots(where: object) -> Iterator[SearchRoot]:
         yield _resolve_where(where)
         return
     named = _find_named_cache()
-    if named is not None:
-        yield SearchRoot(named.path, named.origin)
+    first = named or find_project_cache(get_working_directory())
+    is_trusted = not any(map(explain_distrust, first.deciders))
+    if is_trusted:
+        yield SearchRoot(first.path, first.origin, is_named=named is not None)
     yield from _list_installed_packages()
-    cache = _find_trusted_cache(get_working_directory())
-    yield SearchRoot(cache.path, cache.origin)
+    # The error of a directory that is not trusted comes last: packages can be loaded there.
+    if named or not is_trusted:
+        cache = _find_trusted_cache(get_working_directory())
+        yield SearchRoot(cache.path, cache.origin)
 
 
 def get_cache_dir() -> str:
