@@ -92,15 +92,13 @@ def add_libraries(
     # All commands are read by now: a link may name a library that a later command makes.
     for product in outputs.products.values():
         product.resolve_own_libs(outputs)
-    kinds_by_input: dict[str, set[str]] = {}
-    for product in outputs.products.values():
-        for path in product.inputs:
-            kinds_by_input.setdefault(path, set()).add(product.kind)
+    products = outputs.products.values()
+    program_inputs = {path for p in products if p.kind == "program" for path in p.inputs}
+    library_inputs = {path for p in products if p.kind != "program" for path in p.inputs}
     linked_objects: set[str] = set()
     for product in outputs.products.values():
         # An archive that only libraries link becomes a part of these.
-        linking_kinds = kinds_by_input.get(product.output)
-        if product.kind == "static" and linking_kinds and "program" not in linking_kinds:
+        if product.kind == "static" and product.output in library_inputs - program_inputs:
             continue
         skipped_archives = {*outputs.products} if product.kind == "program" else set()
         objects = [*outputs.list_objects(product, skipped_archives)]

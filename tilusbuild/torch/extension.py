@@ -13,9 +13,8 @@ import atexit
 import importlib
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache, wraps
 from typing import Any
 
@@ -25,7 +24,8 @@ from tilusbuild.torch.build import BuildFailedError, NinjaRequest
 from tilusbuild.torch.build import build_ninja_file as run
 
 _HOOK = "_run_ninja_build"
-_thread_state = threading.local()
+_is_within_load = ContextVar("is_within_load", default=False)
+"""Whether this thread runs our `load` or `load_inline`."""
 _running_setups: list[str] = []
 """The projects whose `setup.py` runs: setuptools may build extensions in threads."""
 _built_setups: set[str] = set()
@@ -38,11 +38,9 @@ def import_cpp_extension() -> Any:
     return importlib.import_module("torch.utils.cpp_extension")
 
 
-@contextmanager
-def _compile_through_tilusbuild() -> Iterator[None]:
-    """Route the compiles that torch starts in this block, on this thread, through tilusbuild. The
-    hook stays in torch afterwards, and does nothing outside of such blocks. A torch without the
-    function to replace compiles by itself, and a line says so."""
+def _set_hook() -> None:
+    """Replace torch's function that runs ninja, once and for good: another thread may be within it.
+    A torch without the function compiles its own way, and a line says so."""
     cpp_extension = import_cpp_extension()
     original = getattr(cpp_extension, _HOOK, None)
     if original is None:
@@ -50,16 +48,8 @@ def _compile_through_tilusbuild() -> Iterator[None]:
         _report_bypass(
             f"cpp_extension of {torch_name} has no {_HOOK}: please report it at {ISSUES}"
         )
-    # Set once and never undone: another thread may be within a block.
     elif not hasattr(original, "of_tilusbuild"):
         setattr(cpp_extension, _HOOK, _make_hook(original))
-    # A block may be within another: a module that `load` imports may call `load` itself.
-    was_within_block = getattr(_thread_state, "block", False)
-    _thread_state.block = True
-    try:
-        yield
-    finally:
-        _thread_state.block = was_within_block
 
 
 def _report_bypass(reason: str) -> None:
@@ -68,16 +58,15 @@ def _report_bypass(reason: str) -> None:
 
 def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
     """Return a replacement of torch's `_run_ninja_build`. The replacement calls `original` outside
-    of blocks of `_compile_through_tilusbuild`, for HIP, outside of Linux, and after an error that
-    is not the project's."""
+    of our functions, for HIP, outside of Linux, and after an error that is not the project's."""
 
     @wraps(original)
     def run_ninja_build(*arguments: Any, **options: Any) -> None:
         """Build as `original` does. Raises `RuntimeError` with the messages of the tools."""
         cpp_extension = import_cpp_extension()
-        is_within_block = _running_setups or getattr(_thread_state, "block", False)
+        is_ours = _running_setups or _is_within_load.get()
         _built_setups.update(_running_setups)
-        if is_within_block and cpp_extension.IS_LINUX and not cpp_extension.IS_HIP_EXTENSION:
+        if is_ours and cpp_extension.IS_LINUX and not cpp_extension.IS_HIP_EXTENSION:
             try:
                 _build_by_tilusbuild(*arguments, **options)
                 return
@@ -126,11 +115,11 @@ def take_over_setup() -> None:
         # (`force`), since objects are compared by content.
         if import_cpp_extension().is_ninja_available():
             self.use_ninja = self.force = True
+        _set_hook()
         # The f-string makes a plain `str`: setuptools may return a subclass of it.
         _running_setups.append(f"{self.distribution.get_name() or 'setup.py'}")
         try:
-            with _compile_through_tilusbuild():
-                original(self)
+            original(self)
         finally:
             _running_setups.pop()
 
@@ -158,7 +147,12 @@ def wrap_load(name: str) -> Callable[..., Any]:
 
     @wraps(function)
     def load(*args: Any, **kwargs: Any) -> Any:
-        with _compile_through_tilusbuild():
+        _set_hook()
+        # A module that `load` imports may call `load` itself.
+        token = _is_within_load.set(True)
+        try:
             return function(*args, **kwargs)
+        finally:
+            _is_within_load.reset(token)
 
     return load
