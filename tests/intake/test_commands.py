@@ -366,7 +366,8 @@ def test_entries_without_a_command_are_noted(folder: Path) -> None:
 def test_ld_links_and_no_option_of_it_disappears(folder: Path) -> None:
     Project(folder).write_all({"a.cpp": "", "b.cpp": ""})
     draft = drafted(
-        folder, "g++ -c a.cpp -o a.o", "g++ -c b.cpp -o b.o", "ld -r -o ab.o a.o b.o",
+        folder, "g++ -c a.cpp -o a.o", "g++ -c b.cpp -o b.o", "ar qc liba.a a.o", "ar q liba.a b.o",
+        "ld -r -o ab.o liba.a",
         "ld -shared -rpath $ORIGIN -soname libk.so -z defs -Bsymbolic ab.o -lm -o libk.so",
     )  # fmt: skip
     (library,) = draft.libraries

@@ -8,6 +8,7 @@ exports, its NEEDED and RPATH, the texts, and the machine code of its kernels.
 import os
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from support.project import Project
 from tilusbuild.binary.elf import Elf, read_needs
 from tilusbuild.binary.fatbin import extract_cubins
 
-SEEDS = int(os.environ.get("INTAKE_SEEDS", "2"))
+SEEDS = int(os.environ.get("INTAKE_SEEDS", "4"))
 TOOLKIT = "/usr/local/cuda/lib64"
 pytestmark = [
     pytest.mark.nvcc,
@@ -28,6 +29,7 @@ pytestmark = [
         reason="needs a toolkit where other builds look for it",
     ),
     pytest.mark.skipif(not shutil.which("ninja"), reason="needs ninja"),
+    pytest.mark.skipif(not shutil.which("cmake"), reason="needs CMake"),
 ]
 
 MACROS = ["A", "B", "C", "D(2)", "E", "WHICH", "__OPTIMIZE__", "__FAST_MATH__", "_OPENMP",
@@ -93,8 +95,9 @@ def draw_words(draw: random.Random, rows: list[list[str]]) -> list[str]:
 class Drawn:
     """A project of one or two libraries, as commands: (output, inputs, command)."""
 
-    def __init__(self, seed: int, project: Project) -> None:
+    def __init__(self, seed: int, project: Project, has_cuda: bool) -> None:
         self.draw = random.Random(seed)
+        self.has_cuda = has_cuda
         self.commands: list[tuple[str, list[str], str]] = []
         self.products: dict[str, list[str]] = {}
         project.write_all({f"inc/{n}/which.h": f"#define WHICH {n}\n" for n in "ab"})
@@ -107,7 +110,7 @@ class Drawn:
             names.append(f"lib{number}.so")
 
     def add_unit(self, name: str, used: str) -> str:
-        is_cuda = self.draw.random() < 0.4
+        is_cuda = self.has_cuda and self.draw.random() < 0.4
         lines = "\n".join(
             f'#ifdef {m.partition("(")[0]}\n    " {m}=" TEXT({m})\n#endif' for m in MACROS
         )
@@ -183,6 +186,31 @@ def write_ninja(drawn: Drawn) -> tuple[list[str], str]:
     return ["ninja"], "build.ninja"
 
 
+def write_cmake(drawn: Drawn, generator: str) -> list[str]:
+    """Write the same sources and words as targets of CMake, and configure them in `b`."""
+    text = "cmake_minimum_required(VERSION 3.20)\nproject(p CXX)\n"
+    place = f"{drawn.project.directory}/inc"
+    for _, inputs, line in drawn.commands:
+        if inputs[0].startswith("csrc/"):
+            words = [re.sub("^(-I)?inc", rf"\g<1>{place}", word) for word in shlex.split(line)]
+            # Without the tool and -fPIC, and without `-c`, the source, `-o` and the object.
+            joined = " ".join(f"[==[{word}]==]" for word in words[2:-4])
+            text += f"set_property(SOURCE {inputs[0]} PROPERTY COMPILE_OPTIONS {joined})\n"
+    for number, (product, units) in enumerate(drawn.products.items()):
+        sources = " ".join(f"csrc/{unit}.cpp" for unit in units)
+        text += f"add_library({product[3:-3]} SHARED {sources})\n"
+        text += f"target_link_libraries({number} PRIVATE {number - 1})\n" * (number > 0)
+        text += f"set_property(TARGET {number} PROPERTY BUILD_RPATH [==[$ORIGIN;/home/me]==])\n"
+    text += "add_library(bad EXCLUDE_FROM_ALL csrc/bad.cpp)\n"
+    drawn.project.write_all({"CMakeLists.txt": text, "csrc/bad.cpp": ""})
+    subprocess.run(
+        ["cmake", "-S", ".", "-B", "b", "-G", generator, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"],
+        cwd=drawn.project.directory, check=True, capture_output=True,
+    )  # fmt: skip
+    drawn.products = {f"b/{product}": units for product, units in drawn.products.items()}
+    return ["cmake", "--build", "b"]
+
+
 SEEN = """
 import ctypes, sys
 for product, name in zip(sys.argv[1::2], sys.argv[2::2]):
@@ -196,7 +224,10 @@ def describe(project: Project, products: dict[str, list[str]]) -> dict[str, obje
     """Return all that is compared of the products in a project."""
     pairs = [(f"./{p}", unit) for p, units in products.items() for unit in units]
     asked = [sys.executable, "-c", SEEN, *(word for pair in pairs for word in pair)]
-    environment = {**os.environ, "LD_LIBRARY_PATH": f"{project.directory}:{TOOLKIT}"}
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": f"{project.directory}:{project.directory}/b:{TOOLKIT}",
+    }
     told = subprocess.run(
         asked, cwd=project.directory, env=environment, text=True, capture_output=True, check=True
     )
@@ -226,13 +257,18 @@ def describe(project: Project, products: dict[str, list[str]]) -> dict[str, obje
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_an_imported_build_makes_what_the_build_itself_makes(seed: int, tmp_path: Path) -> None:
     project = Project(tmp_path / "p", {"TILUSBUILD_CACHE_DIR": str(tmp_path / ".cache")})
-    drawn = Drawn(seed, project)
-    tool, name = [write_makefile, write_ninja][seed % 2](drawn)
+    drawn = Drawn(seed, project, has_cuda=seed % 4 < 2)
+    if seed % 4 < 2:
+        tool, name = [write_makefile, write_ninja][seed % 4](drawn)
+    else:
+        tool = write_cmake(drawn, ["Unix Makefiles", "Ninja"][seed % 2])
+        build_name = ["Makefile", "build.ninja"][seed % 2]
+        name = drawn.draw.choice([f"b/{build_name}", "b/compile_commands.json"])
     subprocess.run(tool, cwd=project.directory, check=True, capture_output=True)
     theirs = describe(project, drawn.products)
-    for path in project.directory.glob("*.[soa]*"):
+    for path in [*project.directory.glob("*.[soa]*"), *project.directory.glob("b/*.so")]:
         path.unlink()
     printed = project.run("import", name).out
     project.run("build")
     for key, value in describe(project, drawn.products).items():
-        assert value == theirs[key], f"{key}\n{printed}\n" + (project.directory / name).read_text()
+        assert value == theirs[key], f"{key}\n{printed}\n{drawn.commands}"

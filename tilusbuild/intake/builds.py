@@ -37,6 +37,7 @@ _MAX_LINES = 20
 _ENTERING = re.compile(r"make(?:\[\d+\])?: (Entering|Leaving) directory '(.*)'")
 _WRITTEN_LIST = re.compile(r"^echo (.*) > (\S+)$", re.MULTILINE)
 _READ_LIST = re.compile(r"(?:\$\(|`)cat (\S+)[)`]")
+_ASSIGNMENT = re.compile(r"^(\w+)[ \t]*:{0,3}=", re.MULTILINE)
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?: .*\n)+", re.MULTILINE)
 _SHELL = re.compile(r"(ba|da|k|z)?sh")
 _SHELL_KEYWORDS = frozenset(["if", "then", "else", "elif", "do", "while", "!", "{", "exec", "eval"])
@@ -105,28 +106,23 @@ def read_make_commands(
     draft: ManifestDraft, root: str, name: str, words: Sequence[str] = ()
 ) -> Commands:
     """Return the commands of a Makefile's first goal, or of the goals in `words`, with the
-    variables there, from `make -n`. A variable of the environment that the Makefile sets itself
-    becomes a note of the draft. Raises `InputError`."""
+    variables there, from `make -n`. A variable of the environment that the Makefile sets becomes a
+    note of the draft. Raises `InputError`."""
     # With -B, as if nothing were built: make prints no command of a file that is up to date. What
     # it prints is read, and must be in English.
-    make = ("LC_ALL=C", "make", "-n", "-B", "-w", "-f", name, *words)
-    completed = _run_command(root, "env", *make)
-    if not completed.ok and b"', needed by '" in completed.output:
-        # A recursive make needs a file that another one would have made. With this rule, all that
-        # has no other rule is taken to be there. Unlike an option, it reaches each make.
-        with TemporaryDirectory("import") as rules:
-            rule = os.path.join(rules.path, "default.mk")
-            with open(rule, "w", encoding="utf-8") as file:
-                file.write(".DEFAULT: ;\n")
-            text = _read_output(name, root, "env", f"MAKEFILES={rule}", *make)
-    else:
-        text = _read_output(name, root, "env", *make)
-    for variable in _list_overridden_variables(root, name, words):
-        setting = f"{variable}={os.environ[variable]}"
-        draft.add_note(
-            f"left out: {setting} of the environment, because {name} sets {variable}"
-            f" (tilusbuild import {name} {setting})"
-        )
+    make = ("env", "LC_ALL=C", "make", "-n", "-B", "-w", "-f", name, *words)
+    if b"', needed by '" in _run_command(root, *make).output:
+        # One make needs a file that another would have made. With this rule, which reaches each of
+        # them, all that has no other rule is taken to be there.
+        make += ("--eval=.DEFAULT: ;",)
+    text = _read_output(name, root, *make)
+    given = {word.partition("=")[0] for word in words}
+    for variable in _ASSIGNMENT.findall(read_text(os.path.join(root, name), "replace")):
+        if variable in os.environ.keys() - given - {"PATH", "SHELL"}:
+            setting = f"{variable}={os.environ[variable]}"
+            draft.add_note(
+                f"{name} sets {variable}: to override it, tilusbuild import {name} {setting}"
+            )
     # A list of objects may go through a file, as in `echo $^ > list` and `g++ $(cat list)`.
     lists = {path: words for words, path in _WRITTEN_LIST.findall(text)}
     text = _READ_LIST.sub(lambda match: lists.get(match[1], match[0]), text)
@@ -141,20 +137,6 @@ def read_make_commands(
         else:
             commands += _split_shell_line(directories[-1], line)
     return commands
-
-
-def _list_overridden_variables(root: str, name: str, words: Sequence[str]) -> list[str]:
-    """Return the environment variables that a Makefile sets, whatever their values were."""
-    variables = [word for word in words if "=" in word]
-    # A goal of our own, whose recipe is expanded after everything was read.
-    goal = "tilusbuild-origins"
-    names = [key for key in os.environ if key.isidentifier() and key not in ("PATH", "SHELL")]
-    recipe = f"$(foreach v,{' '.join(names)},$(info {goal} $(v) $(origin $(v))))"
-    eval_option = f"--eval={goal}: ; {recipe}"
-    completed = _run_command(root, "make", "-n", "-f", name, *variables, eval_option, goal)
-    lines = completed.output.decode(errors="replace").splitlines()
-    found = [line.split() for line in lines if line.startswith(goal)]
-    return [variable for _, variable, *origin in found if origin == ["file"]]
 
 
 def read_build_commands(
@@ -174,7 +156,8 @@ def _split_shell_line(directory: str, line: str) -> Iterator[tuple[str, list[str
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
-        tokens = [*lexer]
+        # shlex leaves the backslash in "\\$ORIGIN", as CMake writes it.
+        tokens = [token.replace("\\$", "$") for token in lexer]
     except ValueError:
         # An apostrophe in a text that make prints, as `echo don't`, opens no quotation.
         tokens = line.split()

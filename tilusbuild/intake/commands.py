@@ -300,18 +300,18 @@ def collect_outputs(
         )
         if tool_index is None:
             continue
-        tool, arguments = get_tool_name(argv[tool_index]), argv[tool_index + 1 :]
+        tool, words = get_tool_name(argv[tool_index]), argv[tool_index + 1 :]
         if _ARCHIVER.fullmatch(tool):
-            _add_archive(draft, outputs, directory, arguments)
-        # A compiler with an unknown name, such as a wrapper script, is recognized by its words.
+            words = _to_archive_words(words)
         elif _LINKER.fullmatch(tool):
-            parsed = parse_arguments([*_to_driver_words(arguments)], directory, tool)
-            _add_compile(draft, root, outputs, directory, parsed)
-        elif COMPILER.fullmatch(tool) or _makes_object(arguments):
-            if "clang" in tool:
-                draft.add_note(f"compiled by {tool} there, and by g++ here (cxx in [toolchain])")
-            parsed = parse_arguments(arguments, directory, tool)
-            _add_compile(draft, root, outputs, directory, parsed)
+            words = [*_to_driver_words(words)]
+        # A compiler with an unknown name, such as a wrapper script, is recognized by its words.
+        elif not COMPILER.fullmatch(tool) and not _makes_object(words):
+            continue
+        if "clang" in tool:
+            draft.add_note(f"compiled by {tool} there, and by g++ here (cxx in [toolchain])")
+        parsed = parse_arguments(words, directory, tool)
+        _add_compile(draft, root, outputs, directory, parsed)
     compiled_sources = {source for source, _ in outputs.objects.values()}
     for source, option in outputs.unmade.items():
         if source not in compiled_sources:
@@ -336,27 +336,11 @@ def _makes_object(words: Sequence[str]) -> bool:
     return {"-c", "-o", ".o"} <= {*words, *suffixes} and not suffixes.isdisjoint(LANGUAGES)
 
 
-def _add_unread_notes(draft: ManifestDraft, arguments: CompileArguments) -> None:
-    """Add a note to the draft for each file of options that cannot be read."""
-    for name in arguments.unread:
-        draft.add_note(f"left out, because its file cannot be read: {name}")
-
-
-def _add_archive(
-    draft: ManifestDraft, outputs: CommandOutputs, directory: str, words: Sequence[str]
-) -> None:
-    """Add the static library that an archiver's command makes to `outputs`. Does nothing if none of
-    the words names an archive."""
-    # In `ar qc libx.a a.o b.o`, the archiver's operations come before the archive.
-    archive_index = next((n for n, word in enumerate(words) if word.endswith(".a")), None)
-    if archive_index is None:
-        return
-    arguments = CompileArguments()
-    options = parse_options(words[archive_index:], directory, arguments.unread)
-    archive, *members = (os.path.normpath(os.path.join(directory, o.name)) for o in options)
-    _add_unread_notes(draft, arguments)
-    inputs = [outputs.latest.get(path, path) for path in members]
-    outputs.products[archive] = LinkProduct("static", archive, inputs, arguments)
+def _to_archive_words(words: Sequence[str]) -> Sequence[str]:
+    """Return the words of an archiver, such as `qc libx.a a.o b.o`, as a linker takes them that
+    joins objects; none if no word names an archive."""
+    index = next((n for n, word in enumerate(words) if word.endswith(".a")), None)
+    return [] if index is None else ["-r", "-o", *words[index:]]
 
 
 def _add_compile(
@@ -368,7 +352,8 @@ def _add_compile(
 ) -> None:
     """Add the objects or the product of one compiler's command to `outputs`. Unreadable files of
     options become notes of the draft."""
-    _add_unread_notes(draft, arguments)
+    for name in arguments.unread:
+        draft.add_note(f"left out, because its file cannot be read: {name}")
     if arguments.output_kind in _STAGES:
         outputs.unmade |= dict.fromkeys(arguments.sources, arguments.output_kind)
     elif arguments.output_kind == "device link":
@@ -393,4 +378,7 @@ def _add_compile(
         objects = {f"{output}/{source}": (source, arguments) for source in arguments.sources}
         outputs.objects |= objects
         inputs = [*objects, *(outputs.latest.get(path, path) for path in arguments.others)]
+        if arguments.output_kind == "static" and output in outputs.products:
+            # CMake adds the objects of a large archive in several commands.
+            inputs = [*dict.fromkeys([*outputs.products[output].inputs, *inputs])]
         outputs.products[output] = LinkProduct(arguments.output_kind, output, inputs, arguments)
