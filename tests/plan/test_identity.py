@@ -179,6 +179,26 @@ def test_what_a_flag_becomes_is_checked_at_its_place(tmp_path, flags, message):
     assert caught.value.line == 13
 
 
+def test_a_macro_follows_the_values_of_each_program(tmp_path):
+    made = programs(
+        tmp_path, "[]", more='defines = { KIND = "{{ kind }}_{{ level }}", ON = true }\n'
+    )
+    macros = {values: program.recipe.options.defines for values, program in made.items()}
+    assert macros["plain", 3] == (("KIND", "plain_3"), ("ON", "1"))
+    assert macros["fast", 1] == (("KIND", "fast_1"), ("ON", "1"))
+    assert len({program.hash for program in made.values()}) == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("{{ absent }}", "absent"), ("{{ level + }}", "expression"), ("{{ '\\\\\\\\' }}", "compiler")],
+)
+def test_what_a_macro_becomes_is_checked_at_its_place(tmp_path, value, message):
+    with pytest.raises(InputError, match=message) as caught:
+        programs(tmp_path, "[]", more=f'defines = {{ KIND = "{value}" }}\n')
+    assert caught.value.line == 14
+
+
 def test_a_script_has_a_standard_of_its_own(tmp_path):
     made = programs(tmp_path, "[]", more='std = "c++20"\n')
     assert {program.recipe.options.std for program in made.values()} == {"c++20"}

@@ -5,7 +5,7 @@ Architectures, references to targets, scripts and toolchains, pipelines, groups,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tilusbuild.arch import ArchError, format_gencode, parse_arch
 from tilusbuild.errors import did_you_mean
@@ -210,7 +210,9 @@ def check_flags(checks: Checks) -> None:
     for path, _, script in checks.list_scripts():
         allows_all = unsafe or script.unsafe_flags
         check_flag_list(checks, (*path, "flags"), script.flags, unsafe=allows_all)
+        _check_values(checks, (*path, "defines"), script.defines.items())
         for name, override in script.override.items():
+            _check_values(checks, (*path, "override", name, "defines"), override.defines.items())
             # The override of an unknown target is checked too; `check_targets` reports its name.
             is_cpu = name in targets and targets[name].is_cpu
             flags_path = (*path, "override", name, "flags")
@@ -230,10 +232,15 @@ def check_flag_list(
             checks.add_value_error((*path, number), message, hint)
         return
     # The flags with their values are checked for each program (`plan/valued.py`).
-    for number, flag in enumerate(flags):
+    _check_values(checks, path, enumerate(flags))
+
+
+def _check_values(checks: Checks, path: Path, texts: Iterable[tuple[str | int, object]]) -> None:
+    """Report mistakes of syntax in the expressions of texts, which stand at keys below `path`."""
+    for key, text in texts:
         try:
-            for source in list_expressions(flag):
+            for source in list_expressions(str(text)):
                 parse_cached(source)
         except ExprError as error:
-            place = checks.document.locate_inside((*path, number), error.column)
+            place = checks.document.locate_inside((*path, key), error.column)
             checks.add_error(place, error.message)

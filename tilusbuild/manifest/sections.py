@@ -30,7 +30,7 @@ Standard = Literal["c++14", "c++17", "c++20", "c++23"]
 Level = Annotated[Literal[0, 1, 2], Key(before=reject_boolean)]
 
 
-def _check_macro_value(value: object) -> Value:
+def check_macro_value(value: object) -> Value:
     """Return the value of a macro. Raises `ValueFault` for a text of several lines."""
     text = check_value(value)
     # nvcc hands macros to a shell, and g++ reads none of several lines.
@@ -45,7 +45,7 @@ def _check_macro_value(value: object) -> Value:
 
 _NO_MACRO = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 Macros: TypeAlias = Mapping[
-    MacroName, Annotated[Value, Key(plain=_check_macro_value, schema=VALUE_SCHEMA)]
+    MacroName, Annotated[Value, Key(plain=check_macro_value, schema=VALUE_SCHEMA)]
 ]
 
 
@@ -123,7 +123,8 @@ class ProductKeys(Table, frozen=True, kw_only=True):
     unsafe_flags: bool = False
     """As `unsafe-flags` of `[build]`, for these sources and for the overrides of the script."""
     defines: Annotated[Macros, Key(examples=[{"EPILOGUE": "relu"}])] = NOTHING
-    """Macros, merged over those of `[build]` and of the target."""
+    """Macros, merged over those of `[build]` and of the target. In a script, `{{ … }}` is an
+    expression, as in `flags`."""
     link_libs: Annotated[tuple[LibraryName, ...], Key(examples=[["cublas", "dl"]])] = ()
     """Libraries to link, as after `-l`. The hash has the content of those in `link-dirs`, and the
     name of others."""

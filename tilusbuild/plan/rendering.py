@@ -213,10 +213,11 @@ def _make_program(
     shared_values = spec.select_shared_values(values)
     symbol = valued.name_symbol(values)
     flags = valued.make_flags(shared_values)
+    defines = valued.make_defines(dict(spec.recipe.options.defines), shared_values)
     # A macro of the command may name a header, and a generated header may include one, so headers
     # are looked for in these texts, too.
     texts = (source, *(header.text for header in headers.values()))
-    scanned = "\n".join((*texts, *format_definitions(spec.recipe.options.defines, flags)))
+    scanned = "\n".join((*texts, *format_definitions(defines, flags)))
     closure_of_source = find_closure(spec, sources, scanned, template)
     link, library_files, probed_paths = library.make_entry_link(spec, sources.memory)
     closure = add_files(closure_of_source, library_files)
@@ -231,7 +232,7 @@ def _make_program(
             closure.digest if closure.headers else None,
             tuple((root.name, root.quoted_only) for root in roots),
         ),
-        options=replace(spec.recipe.options, flags=flags),
+        options=replace(spec.recipe.options, flags=flags, defines=defines),
         prune=limits,
         unit=unit_kernels,
         headers={name: header.text for name, header in headers.items()},

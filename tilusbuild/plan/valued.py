@@ -20,6 +20,8 @@ from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.script import make_signature
 from tilusbuild.manifest.script_sections import fill_in_values, has_values, parse_cached
+from tilusbuild.manifest.sections import check_macro_value
+from tilusbuild.manifest.table import ValueFault
 from tilusbuild.runtime.structs import is_struct, parse_struct
 from tilusbuild.space.model import Schedule, SpaceError, SpaceSpec
 from tilusbuild.space.space import Space
@@ -135,6 +137,21 @@ class ProgramTexts:
             place = self._manifest.locate_key(*keys)
             raise InputError(*(Diagnostic(message, place, hint) for message, hint in problems))
         return flags
+
+    def make_defines(
+        self, defines: Mapping[str, str], values: Mapping[str, Value]
+    ) -> tuple[tuple[str, str], ...]:
+        """Return a program's macros, its values in those of the script. Raises `InputError`."""
+        filled = dict(defines)
+        for name in filter(filled.__contains__, self._owner.defines_for(self._target)):
+            try:
+                filled[name] = self._fill_in(defines[name], values)
+                check_macro_value(filled[name])
+            except (ExprError, ValueFault) as error:
+                keys = self._manifest.resolve_override(self._script, self._target, "defines", name)
+                place = self._manifest.locate_value(*keys)
+                raise InputError(Diagnostic(f"{name} {error.message}", place)) from None
+        return tuple(filled.items())
 
     def _list_flag_problems(self, flags: Sequence[str]) -> list[tuple[str, str | None]]:
         """Return the message and the hint for each flag that is not allowed."""

@@ -273,7 +273,7 @@ def _explain_absent_header(name: str, directories: Sequence[str]) -> str:
     """Return why a compile may miss a header, and what to do."""
     exists = any(os.path.isfile(os.path.join(directory, name)) for directory in directories)
     if directories and not exists:
-        advice = did_you_mean(name, _list_header_names(directories))
+        advice = did_you_mean(name, _list_header_names(directories), max_listed=0)
         if advice is None and re.match(r"(torch|ATen|c10)/", name):
             advice = "PyTorch has it: torch = true in [library.NAME]"
         return (
