@@ -16,7 +16,7 @@ from tilusbuild.runtime import device, library
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.toolchain.host import list_flag_features
 
-OLD = frozenset(["fpu", "sse2", "ssse3", "sse41", "sse42", "popcnt", "avx"])
+OLD = frozenset(["fpu", "sse2", "pni", "ssse3", "sse41", "sse42", "popcnt", "avx"])
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +35,20 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_build_needs_is_recorded(built: Marks, recent: Marks) -> None:
-    assert {"avx2", "avx512f", "bmi2", "f16c", "fma"} <= recent.script("mark").code.isa
-    assert not built.script("mark").code.isa, "the default is in the baseline of the machine"
+    isa = recent.script("mark").code.isa
+    assert {"avx2", "avx512f", "bmi1", "bmi2", "abm", "movbe", "f16c", "fma"} <= isa
+    # x86-64-v2
+    assert built.script("mark").code.isa == {"pni", "popcnt", "sse41", "sse42", "ssse3"}
 
 
 @pytest.mark.usefixtures("cpu")
 def test_load_refuses_what_this_cpu_would_not_run(built: Marks, recent: Marks) -> None:
     for target in (None, "cpu"):
         with pytest.raises(
-            LoadError, match=r"avx2, avx512f, bmi2, f16c, fma: build it with an older"
+            LoadError, match=r"abm, avx2, avx512f, bmi1, .*, movbe, .*: build it with an older"
         ):
             tilusbuild.load("mark", where=recent.cache, target=target)
-    with pytest.raises(LoadError, match="is made for a CPU with avx2"):
+    with pytest.raises(LoadError, match="is made for a CPU with abm, avx2"):
         library.load_launcher(recent.script("mark"), 1, None)
     assert tilusbuild.load("mark", where=built.cache)(np.zeros(9, "f4"))[-1] == 1
 
@@ -60,14 +62,20 @@ def test_preflight_compares_this_cpu_unless_one_is_named(recent: Marks, tmp_path
         mine = predict_run(listing, directory, host)
         named = predict_run(listing, directory, replace(host, isa="haswell"))
     (line,) = [line for line in mine.instances if line.script == "mark"]
-    assert line.problems[0].startswith("mark cpu is made for a CPU with avx2")
+    assert line.problems[0].startswith("mark cpu is made for a CPU with abm, avx2")
     assert named.ok
 
 
 def test_flags_for_a_cpu_ask_for_its_features() -> None:
     flags = ["-Xcompiler=-mavx512vl,-msse4.2", "-mamx-tile", "-mno-avx2", "-m64", "-mtune=intel"]
     assert list_flag_features(flags) == {"avx512vl", "sse42", "amxtile"}
+    assert list_flag_features(["-mlzcnt,-mbmi", "-msse3"]) == {"abm", "bmi1", "pni"}
     assert not list_flag_features(["-mavx256-split-unaligned-load", "-mprefer-vector-width=256"])
+
+
+def test_a_cpu_without_a_list_of_features_decides_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_list_cpu_features", frozenset)
+    assert device.explain_cpu_refusal(frozenset(["sse42"])) is None
 
 
 def test_this_cpus_own_features_are_spelt_as_the_compiler_spells_them() -> None:

@@ -28,6 +28,7 @@ from tilusbuild.compile.model import (
     is_placeholder,
 )
 from tilusbuild.toolchain import Toolchain
+from tilusbuild.toolchain.host import BASELINES
 
 TOOLS = "tools"
 """The directory of links that is a compile's whole PATH. Compilers look their helpers up by name
@@ -188,8 +189,7 @@ def format_object_name(number: int) -> str:
 
 def choose_host_march(recipe: Recipe) -> str:
     """Return the `-march` of a recipe's host code."""
-    baselines = {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}
-    return recipe.options.host_march or baselines[os.uname().machine]
+    return recipe.options.host_march or BASELINES[os.uname().machine]
 
 
 DEFINE_FLAGS = ("-D", "--define-macro", "-define-macro")

@@ -14,12 +14,13 @@ refused: an error message is better than a wrong number.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.runtime.process import process
-from tilusbuild.runtime.regular import try_list, try_read_text
+from tilusbuild.runtime.regular import open_file, try_list
 
 CPU_KIND, CUDA_KINDS = 1, (2, 13)
 """DLPack's device types: the host, and memory of CUDA, managed or not."""
@@ -51,20 +52,17 @@ class Device(NamedTuple):
 @lru_cache(maxsize=1)
 def get_cpu() -> Device:
     """Return the host, named as in /proc/cpuinfo."""
-    lines = (try_read_text("/proc/cpuinfo", "replace") or "").splitlines()
-    name = f"{os.uname().machine} cpu"  # for Arm's kernels, which print no model name
-    for line in lines:
-        key, _, value = line.partition(":")  # "model name\t: AMD EPYC 9654"
-        if key.strip() == "model name":
-            name = value.strip()
-            break
+    # Arm's kernels print no model name.
+    name = _read_cpu_field("model name") or f"{os.uname().machine} cpu"
     return Device("cpu", 0, name, "cpu")
 
 
 def explain_cpu_refusal(features: frozenset[str]) -> str | None:
     """Return why this CPU does not run code that uses these features; None if it does."""
-    missing = sorted(features - _list_cpu_features()) if features else ()
-    if not missing:
+    available = _list_cpu_features() if features else frozenset()
+    missing = sorted(features - available)
+    # Without features that can be read, as of an emulated CPU, the CPU itself decides.
+    if not missing or not available:
         return None
     remedy = "build it with an older host-march or fewer -m flags"
     return f"made for a CPU with {', '.join(missing)}: {remedy}"
@@ -72,9 +70,20 @@ def explain_cpu_refusal(features: frozenset[str]) -> str | None:
 
 @lru_cache(maxsize=1)
 def _list_cpu_features() -> frozenset[str]:
-    lines = (try_read_text("/proc/cpuinfo", "replace") or "").splitlines()
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(flags.replace("_", "").split())
+    return frozenset(_read_cpu_field("flags").replace("_", "").split())
+
+
+def _read_cpu_field(name: str) -> str:
+    """Return a field of the first CPU in /proc/cpuinfo; "" without it."""
+    # Line by line: the system asks each CPU, which takes milliseconds where there are hundreds.
+    with suppress(OSError), open_file("/proc/cpuinfo") as file:
+        for line in file:
+            key, _, value = line.decode("utf-8", "replace").partition(
+                ":"
+            )  # "model name\t: AMD EPYC 9654"
+            if key.strip() == name:
+                return value.strip()
+    return ""
 
 
 def parse_dlpack_kind(dlpack: tuple[int, int]) -> str | None:

@@ -25,6 +25,7 @@ from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, RejectedError, examine_toolkit
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import (
+    BASELINES,
     WRAPPERS,
     HostCompiler,
     ToolFile,
@@ -202,6 +203,7 @@ def discover_toolchain(
     digests = ToolDigests(memory)
     # The assembler and the linker are the host's for every program, so its lines are in all.
     fingerprint_host = host.format_fingerprint(digests)
+    march = request.host_march or BASELINES.get(os.uname().machine, "")
     toolchain = Toolchain(
         cuda=None,
         host=host,
@@ -212,7 +214,7 @@ def discover_toolchain(
         name=request.name,
         digests=digests,
         sandboxed=is_sandbox_requested(env),
-        cpu_features=list_cpu_features(probe, host.cxx.path, request.host_march),
+        cpu_features=list_cpu_features(probe, host.cxx.path, march),
     )
     if request.needs_cuda:
         cuda, searched = find_cuda(request, probe, host)

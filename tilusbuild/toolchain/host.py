@@ -40,13 +40,19 @@ _LINKED_FILES = ("crti.o", "crtn.o", "crtbeginS.o", "crtendS.o", "libgcc.a", "li
 _SYSTEM_DIRECTORIES = ("/lib", "/usr/lib", "/etc/", "/usr/share/")
 _LINKED_ENDINGS = (".o", ".a", ".so")
 _GLIBC_MACRO = re.compile(r"#\s*define\s+(__GLIBC(?:_MINOR)?__)\s+(\d+)")
-# `#define __AVX512FP16__ 1`. Linux does not list AVX10.
-_FEATURE = re.compile(
-    r"#define __(AVX(?!10)\w+?|AVX|AMX_\w+?|FMA4?|F16C|BMI2|SSSE3|SSE4_\d|POPCNT)__ 1\n"
+# `#define __AVX512FP16__ 1` and `-mavx512fp16`. Linux does not list AVX10.
+_FEATURES = (
+    r"(avx(?!10)\w*?|amx[-_]\w+?|fma4?|f16c|bmi2?|lzcnt|abm|movbe|popcnt|s?sse3|sse4[._]\d|sse4a"
+    r"|v?aes|v?pclmul(?:qdq)?|gfni|sha|adx|rdrnd|rdseed)"
 )
-_FEATURE_FLAG = re.compile(
-    r"-m(avx(?!10)\w*|amx-\w+|fma4?|f16c|bmi2|ssse3|sse4\.\d|popcnt)(?=,|$)", re.ASCII
-)
+_FEATURE = re.compile(rf"#define __{_FEATURES}__ 1\n", re.ASCII | re.IGNORECASE)
+_FEATURE_FLAG = re.compile(rf"-m{_FEATURES}(?=,|$)", re.ASCII)
+_LINUX_NAMES = {
+    "bmi": "bmi1", "lzcnt": "abm", "sse3": "pni", "sha": "shani", "rdrnd": "rdrand",
+    "pclmul": "pclmulqdq",
+}  # fmt: skip
+BASELINES = {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}
+"""The `-march` of host code without `host-march`, by machine."""
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
 # ` /usr/include/c++/12`, or `ignoring nonexistent directory "/usr/local/include"`
 _MENTIONED_DIRECTORY = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTILINE)
@@ -227,21 +233,23 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
     )
 
 
-def list_cpu_features(probe: Probe, cxx: str, march: str | None) -> tuple[str, ...]:
+def list_cpu_features(probe: Probe, cxx: str, march: str) -> tuple[str, ...]:
     """Return the features of a CPU that code for `-march=MARCH` may use, in the spelling of
-    /proc/cpuinfo without `_`, sorted; none without a MARCH that the compiler knows."""
-    if march is None:
-        return ()
+    /proc/cpuinfo without `_`, sorted; none for a MARCH that the compiler does not know."""
     with suppress(ProbeError):
         macros = probe.query_program(cxx, f"-march={march}", "-dM", "-E", "-x", "c", os.devnull)
-        return tuple(sorted(name.lower().replace("_", "") for name in _FEATURE.findall(macros)))
+        return tuple(sorted(map(_spell_feature, _FEATURE.findall(macros))))
     return ()
 
 
 def list_flag_features(flags: Iterable[str]) -> set[str]:
     """Return the same of flags such as `-mavx512f`, also behind `-Xcompiler`."""
-    names = (name for flag in flags for name in _FEATURE_FLAG.findall(flag))
-    return {re.sub(r"[-._]", "", name) for name in names}
+    return {_spell_feature(name) for flag in flags for name in _FEATURE_FLAG.findall(flag)}
+
+
+def _spell_feature(name: str) -> str:
+    plain_name = re.sub(r"[-._]", "", name.lower())
+    return _LINUX_NAMES.get(plain_name, plain_name)
 
 
 def _trace_driver(probe: Probe, cxx: str) -> tuple[Probe, ToolFiles]:
