@@ -161,7 +161,7 @@ def test_a_script_that_does_not_end_is_stopped(tmp_path, monkeypatch) -> None:
 
 
 RULES = """
-limit = 96
+limit, table = 96, numpy.array([2, 4])
 
 def small(config):
     "Keeps it small."
@@ -169,7 +169,7 @@ def small(config):
 
 tune_kernel("scale", SOURCE, n, args, params, restrictions=[
     "tile == 1 or block_size_x > 32", lambda p: p["block_size_x"] // p["tile"] >= 16, small,
-    lambda p: some(p),
+    lambda p: some(p), lambda p: p["tile"] < table[0],
 ])
 tune_kernel("scale", SOURCE, n, args, params, restrictions=lambda p: p["tile"] < limit // 32)
 """
@@ -184,7 +184,7 @@ def test_restrictions_are_texts_and_functions(tmp_path: Path) -> None:
         "block_size_x * tile <= 96",
     ]
     assert list(second.restrict.values()) == ["tile < 96 // 32"]
-    assert any("some(p)" in note for note in draft.notes)
+    assert all(any(text in note for note in draft.notes) for text in ("some(p)", "table[0]"))
 
 
 def test_grids_and_shared_memory_are_texts_and_functions(tmp_path: Path) -> None:

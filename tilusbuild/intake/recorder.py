@@ -157,7 +157,7 @@ def _to_expression(
             value: Any = bound_values.get(node.id)
             is_parameter = node.id in names or node.id in arguments
             # A number of numpy becomes one of Python.
-            if callable(getattr(value, "item", None)):
+            if getattr(value, "shape", None) == ():
                 value = value.item()
             if not is_parameter and isinstance(value, str | int):
                 return ast.Constant(value)

@@ -19,7 +19,7 @@ from typing import Any
 from tilusbuild.runtime.dtypes import DTYPES, WHOLE
 from tilusbuild.runtime.errors import LoadError, did_you_mean
 from tilusbuild.runtime.script import Dim, Script, ScriptArgument
-from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN, NoValueError, Value
+from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN, NoValueError, Value, to_python_number
 from tilusbuild.runtime.states import check_states, has_torch_state, may_write
 from tilusbuild.runtime.structs import is_struct, pack_struct, parse_struct
 
@@ -121,22 +121,12 @@ def convert_arguments(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | 
     return tuple(values) if is_changed else None
 
 
-def to_python_number(value: Any) -> Any:
-    """Return Python's own number for a scalar of NumPy or an array without dimensions, and any
-    other value as it is."""
-    is_array = hasattr(value, "item") and hasattr(value, "dtype")
-    # torch's scalars (`data_ptr`) may be on a GPU: reading one would wait for it.
-    if is_array and not hasattr(value, "data_ptr") and value.shape == ():
-        return value.item()
-    return value
-
-
 def explain_overflow(script: Script, args: Sequence[Any], error: OverflowError) -> Exception:
     """Return the error for a call with an integer that tvm-ffi could not pass: a `ValueError` that
     names the argument, else `error` itself."""
     # Older versions of tvm-ffi pass nothing beyond int64, and their error names no argument.
     for argument, value in zip(list_call_arguments(script), args, strict=True):
-        number = value.item() if hasattr(value, "item") and argument.dims is None else value
+        number = to_python_number(value) if argument.dims is None else None
         if isinstance(number, int) and not INT64_MIN <= number <= INT64_MAX:
             received = f"{number}, which the installed version of tvm-ffi cannot pass"
             label = f'argument "{argument.name}"'

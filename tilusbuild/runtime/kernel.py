@@ -22,7 +22,7 @@ from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import DriverError, LoadError, did_you_mean, make_read_error
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.semantics import Value
+from tilusbuild.runtime.semantics import Value, to_python_number
 from tilusbuild.runtime.states import check_states
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.runtime.table_file import explain_refusals
@@ -152,7 +152,7 @@ class Kernel:
             if name not in integers:
                 hint = did_you_mean(name, integers) or "none is like it"
                 raise TypeError(f"{script.name} has no size {name!r}: {hint}")
-            sizes[name] = arrays.to_python_number(size)
+            sizes[name] = to_python_number(size)
             if not isinstance(sizes[name], int):
                 raise TypeError(f"{script.name}: size {name!r} is a whole number, not {size!r:.60}")
         missing = [name for name in script.chosen_by if name not in sizes]

@@ -41,11 +41,20 @@ class NoValueError(Exception):
     """An operation has no value; the text says why."""
 
 
+def to_python_number(value: Any) -> Any:
+    """Return Python's own number for a scalar of NumPy or an array without dimensions, and any
+    other value as it is."""
+    is_array = hasattr(value, "item") and hasattr(value, "dtype")
+    # torch's scalars (`data_ptr`) may be on a GPU: reading one would wait for it.
+    if is_array and not hasattr(value, "data_ptr") and value.shape == ():
+        return value.item()
+    return value
+
+
 def check_constants(params: Mapping[str, Any]) -> dict[str, Value]:
     """Return constants by name, with Python's own numbers for those of NumPy. Raise `TypeError` for
     a value that no constant has."""
-    items = params.items()
-    values = {k: v.item() if getattr(v, "shape", None) == () else v for k, v in items}
+    values = {name: to_python_number(value) for name, value in params.items()}
     check_types(**{name: (value, bool, int, float, str) for name, value in values.items()})
     return values
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime.dtypes import DTYPES, POINTER
+from tilusbuild.runtime.semantics import to_python_number
 
 _KEYWORD = re.compile(r"\s*struct\b")
 # `struct Params { f32 alpha; i64 strides[3] }`
@@ -174,7 +175,7 @@ def _pack_mapping(struct_type: StructType, value: Mapping[Any, Any]) -> bytes:
         if not letter:
             raise TypeError(f"got a mapping; Python has no {member.dtype} number: give bytes")
         # None is a null pointer.
-        numbers = [0 if is_pointer and e is None else _to_python_number(e) for e in elements]
+        numbers = [0 if is_pointer and e is None else _to_member_number(e) for e in elements]
         try:
             struct.pack_into(f"<{len(elements)}{letter}", data, member.offset, *numbers)
         except (struct.error, OverflowError) as error:
@@ -183,9 +184,9 @@ def _pack_mapping(struct_type: StructType, value: Mapping[Any, Any]) -> bytes:
     return bytes(data)
 
 
-def _to_python_number(value: Any) -> Any:
+def _to_member_number(value: Any) -> Any:
     """Return Python's own number for a NumPy scalar, and the address for a ctypes pointer."""
     ctypes = sys.modules.get("ctypes")
     if ctypes is not None and isinstance(value, ctypes.c_void_p):
         return value.value or 0
-    return value.item() if hasattr(value, "item") else value
+    return to_python_number(value)
