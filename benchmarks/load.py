@@ -143,15 +143,15 @@ def build(directory: Path) -> Path:
     from tilusbuild.dispatch import tables
     from tilusbuild.runtime.device import get_cpu
     from tilusbuild.runtime.script import make_rounding, read_script
-    from tilusbuild.runtime.tables import TableEntry
+    from tilusbuild.runtime.tables import DeviceTable, TableEntry, TableFile
 
     (path,) = (directory / "cache" / "scripts" / "tiny").iterdir()
     script = read_script(str(path))
     sizes, chance = sorted(set(map(make_rounding("tilus"), range(1, 8193)))), random.Random(0)
-    entries = [
-        TableEntry((m, n), chance.randrange(4), "measured", 1e-6) for m in sizes for n in sizes
-    ]
-    tables.update_rows(script, get_cpu().make_fingerprint(script.hash), entries)
+    entries = [TableEntry((m, n), chance.randrange(4), 1e-6, (m, n)) for m in sizes for n in sizes]
+    table = DeviceTable(get_cpu().make_fingerprint(script.hash), tuple(entries))
+    table_file = TableFile((table,))
+    (path / "dispatch_table.json").write_bytes(tables.format_json(script, table_file))
     process([*TILUSBUILD, "dispatch", "build", "tiny"], directory)
     return path
 

@@ -166,20 +166,15 @@ def test_a_project_of_the_name_of_ours_is_ours(cache: Tree, shards):
     assert list(read_index(cache)) == ["/here/tilus.toml"]
 
 
-def test_measurements_come_to_a_script_that_has_none(cache: Tree, sample: Sample, shards):
-    """Given a script that two machines built, when one was tuned, then the other gets its rows; a
-    script that was tuned on both keeps its own, and the merge says so."""
+def test_a_new_script_brings_its_tables_and_one_that_is_there_keeps_its_files(cache, shards):
     _, path = shards[0].built("a")
-    _, here = sample.built("a")
-    for name in ("latency/16/measured.json", "dispatch_table.json"):
+    for name in ("latency/16/report.txt", "dispatch_table.json"):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text("there")
-    assert merged(cache, shards).measurements == []
-    assert (here / "latency/16/measured.json").read_text() == "there"
-    assert merged(cache, shards).measurements == []
+    (here,) = map(Path, merged(cache, shards).script_paths)
+    assert (here / "latency/16/report.txt").read_text() == "there"
     (here / "dispatch_table.json").write_text("here")
-    (problem,) = merged(cache, shards).measurements
-    assert "was tuned in" in problem.message
+    assert merged(cache, shards).script_paths == [str(here)]
     assert (here / "dispatch_table.json").read_text() == "here"
 
 

@@ -14,18 +14,17 @@ from typing import Any
 import pytest
 
 from support.marks import Marks, record
-from tilusbuild.embed.csource import NoDispatcherError, write_dispatcher_sources
+from tilusbuild.embed.csource import write_dispatcher_sources
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import list_available_programs
-from tilusbuild.runtime.script import Script, make_rounding, read_script
+from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import seal_json, unseal_json
-from tilusbuild.runtime.tables import TableEntry, read_serving_tables
+from tilusbuild.runtime.tables import TableEntry, read_dispatch_table
 
 SEEDS = int(os.environ.get("TILUSBUILD_TEST_SEEDS", "3"))
 KEYS = ("m", "n", "k")
-SOURCES = ("measured", "measured", "table")
 
 
 def size(chance: random.Random) -> int:
@@ -61,7 +60,7 @@ def rule(chance: random.Random) -> dict[str, Any]:
 
 
 def described(path: Path, chance: random.Random) -> Script:
-    """The script with other buckets, rules and entries, of the cache and of the repository."""
+    """The script with other buckets, rules and entries."""
     value = unseal_json((path / "script.json").read_bytes())
     value["dispatch"]["buckets"] = {key: bucket(chance) for key in KEYS}
     value["dispatch"]["rules"] = [rule(chance) for _ in range(chance.randrange(3))]
@@ -69,18 +68,12 @@ def described(path: Path, chance: random.Random) -> Script:
     if value["dispatch"]["model"] and chance.random() < 0.5:
         quotient = ["binary", "//", ["binary", "*", ["name", "tile"], ["name", "m"]], ["name", "n"]]
         value["dispatch"]["model"]["cost"] = quotient
-    rows = {}
-    for _ in range(chance.choice([0, 3, 40])):
-        key = tuple(make_rounding(b)(size(chance)) for b in value["dispatch"]["buckets"].values())
-        rows[key] = [list(key), chance.randrange(4), "measured", 1e-6]
-    here = {"fingerprint": get_cpu().make_fingerprint(value["hash"]), "entries": [*rows.values()]}
-    value["dispatch"]["committed"] = {"from": "tuned.jsonl", "tables": [here]}
     (path / "script.json").write_bytes(seal_json(json.loads(json.dumps(value))))
     script = read_script(str(path))
     entries = {}
     for _ in range(chance.choice([0, 1, 3, 40, 300])):
         key = tuple(to_bucket(size(chance)) for to_bucket in script.buckets.values())
-        entries[key] = TableEntry(key, chance.randrange(4), chance.choice(SOURCES), None)
+        entries[key] = TableEntry(key, chance.randrange(4), 1e-6, key)
     record(script, get_cpu().make_fingerprint(script.hash), entries.values())
     return script
 
@@ -89,14 +82,9 @@ def described(path: Path, chance: random.Random) -> Script:
 def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     script = described(copied.paths("modelled")[0], chance)
-    read = read_serving_tables(script).tables
+    read = read_dispatch_table(script).tables
     there = list_available_programs(script)
-    by_hand = {e.program for t in read for e in t.entries if e.source == "table"}
     refused = dict.fromkeys(chance.sample(range(4), chance.choice([0, 1, 2])), "wrong")
-    if by_hand & refused.keys():
-        with pytest.raises(NoDispatcherError, match="a row by hand chooses program"):
-            write_dispatcher_sources(script, read, refused)
-        refused = {p: why for p, why in refused.items() if p not in by_hand}
     for name, text in write_dispatcher_sources(script, read, refused).items():
         (tmp_path / name).write_text(text)
     command = ["gcc", "-O1", "-shared", "-fPIC", "dispatch.c", "-o", "dispatch.so", "-pthread"]
@@ -111,7 +99,7 @@ def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
         found = library.modelled_select(*sizes), library.modelled_source(*sizes)
         try:
             program, source, *_ = chooser.choose_program(dict(zip(KEYS, sizes, strict=True)))
-        except LoadError:  # a rule or a row by hand names a refused program
+        except LoadError:  # a rule names a refused program
             assert found == (-1, None), sizes
             continue
         assert program not in refused

@@ -12,8 +12,7 @@ from support.marks import MANIFEST, MARK, Marks, record
 from support.project import needs_cxx
 from tilusbuild.runtime import load
 from tilusbuild.runtime.device import get_cpu
-from tilusbuild.runtime.errors import CorruptCacheError
-from tilusbuild.runtime.tables import TableEntry, read_serving_tables
+from tilusbuild.runtime.tables import TableEntry, read_dispatch_table
 
 FILE = "tuned/mark.jsonl"
 HEAD = '{"schema": 1, "script": "mark"}'
@@ -52,7 +51,7 @@ def write(project: Marks, *lines: str) -> None:
 def measure(project: Marks, n: int, variant: int, seconds: float = 1.234567e-5) -> None:
     """Note a measurement at `n`, of the bucket 64, as tuning does."""
     script = project.script("mark")
-    entry = TableEntry((64,), variant, "measured", seconds, (n,))
+    entry = TableEntry((64,), variant, seconds, (n,))
     record(script, get_cpu().make_fingerprint(script.hash), [entry])
 
 
@@ -69,7 +68,8 @@ def test_what_was_measured_here_is_chosen_in_another_checkout(declared, tmp_path
     head, line = (declared.directory / FILE).read_text().splitlines()
     assert said == f"new: {line}\n{FILE}: 1 row, 1 new, 0 changed\n"
     assert head == HEAD
-    assert line == row(50, 3, seconds=1.235e-05)
+    program = declared.script("mark").programs[3]
+    assert line == row(50, 3, seconds=1.235e-05, program=program)
 
     other = declared.copy(tmp_path / "other", cache=False)
     other.edit("mark.cu.j2", "10 * x[i]", "x[i] * 10")
@@ -96,8 +96,8 @@ def test_builds_follow_an_edit_of_the_file(declared: Marks) -> None:
     declared.run("build")
     assert (chosen(declared), chosen(declared, 1000)) == ((3, "measured"), (0, "measured"))
     assert load("mark", where=str(declared.cache))(np.ones(60, "f4"))[0] == 13
-    own = json.loads((declared.paths("mark")[0] / "dispatch_table.json").read_text())
-    assert own == {"schema": 1, "keys": ["n"], "tables": []}, "it is of what was measured here"
+    (table,) = read_dispatch_table(declared.script("mark")).tables
+    assert [entry.origin for entry in table.entries] == [FILE, FILE]
     assert "nothing to do" in declared.run("build").err
     write(declared, row(64, 0))
     assert "nothing to do" in declared.run("build").err
@@ -112,16 +112,14 @@ def test_an_edit_of_the_space_keeps_rows_and_renumbers_them(declared: Marks) -> 
     declared.run("build")
     declared.edit("tilus.toml", "variant = { range = [0, 3] }", "variant = [1, 2, 3]")
     declared.run("build")
-    script = declared.cache / "scripts/mark"
     assert chosen(declared) == (2, "measured")
-    tables = [json.loads((path / "dispatch_table.json").read_text()) for path in script.iterdir()]
-    assert [table["tables"] for table in tables] == [[], []]
 
 
 def test_what_was_measured_here_takes_precedence_in_its_bucket(declared: Marks) -> None:
     write(declared, row(64, 3), row(1000, 0))
     declared.run("build")
     measure(declared, 50, 2)
+    declared.run("build")
     assert (chosen(declared), chosen(declared, 1000)) == ((2, "measured"), (0, "measured"))
     measure(declared, 50, 1)
     declared.run("build")
@@ -197,7 +195,9 @@ def test_an_export_replaces_what_its_buckets_had_and_nothing_else(declared: Mark
     measure(declared, 60, 2)
     assert declared.run("dispatch", "export", "mark").out.endswith(": 4 rows, 0 new, 1 changed\n")
     text = (declared.directory / FILE).read_text()
-    assert sorted(text.splitlines()[1:]) == sorted([row(60, 2, seconds=1.235e-05), *other])
+    assert sorted(text.splitlines()[1:]) == sorted(
+        [row(60, 2, seconds=1.235e-05, program=declared.script("mark").programs[2]), *other]
+    )
     said = declared.run("dispatch", "export", "mark").out
     assert said == f"{FILE}: 4 rows, 0 new, 0 changed\n"
     assert declared.run("dispatch", "export", "mark", "--json").events == [
@@ -210,15 +210,6 @@ def test_an_export_needs_a_name(declared: Marks) -> None:
     said = declared.run("dispatch", "export", "mark", status=2).err
     assert "mark names no file for its measurements" in said
     assert '`measured = "tuned/mark.jsonl"` in [script.mark.dispatch]' in said
-
-
-@pytest.mark.parametrize(
-    "committed",
-    [[], {}, {"from": FILE, "tables": [{}]}, {"from": FILE, "tables": [{"fingerprint": {}}]}, 1],
-)
-def test_a_damaged_description_is_an_error(first: Marks, committed: object) -> None:
-    with pytest.raises(CorruptCacheError, match=r"script\.json is malformed"):
-        read_serving_tables(first.script("mark")._replace(committed=committed))
 
 
 def test_shards_agree_and_the_cache_that_joins_them_has_the_rows(

@@ -3,19 +3,14 @@
 from pathlib import Path
 
 from support.marks import Marks, record
-from tilusbuild.dispatch import latency
-from tilusbuild.dispatch.latency import Measurement
 from tilusbuild.runtime.device import get_cpu
+from tilusbuild.runtime.tables import TableEntry
 
 
 def measure(built: Marks) -> None:
     script = built.script("mark")
     fingerprint = get_cpu().make_fingerprint(script.hash)
-    times = {64: {0: 1e-6, 1: 1.02e-6, 3: 2e-6}, 1024: {0: 9e-6, 1: 1.01e-5, 3: 1e-5}}
-    for size, seconds in times.items():
-        latency.write_measurement(script, Measurement(fingerprint, (size,), seconds))
-    best = (measurement.find_best() for measurement in latency.read_measurements(script))
-    record(script, fingerprint, filter(None, best))
+    record(script, fingerprint, [TableEntry((n,), 0, 1e-6, (n,)) for n in (64, 1024)])
 
 
 def test_show_and_coverage(copied: Marks) -> None:

@@ -123,7 +123,7 @@ def selections(
 
 
 def test_it_follows_the_tables_of_its_device(copied, refreshed, tmp_path) -> None:
-    script, entries = copied.script("mark"), [TableEntry((128,), 3, "measured", None)]
+    script, entries = copied.script("mark"), [TableEntry((128,), 3, 1e-6, (128,))]
     fingerprint = get_cpu().make_fingerprint(script.hash)
     for mismatch in ({"device": "another cpu"}, {"unknown field": ""}):
         record(script, {**fingerprint, **mismatch}, entries)

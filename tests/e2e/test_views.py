@@ -19,9 +19,9 @@ def built(new_project: NewProject):
     project = new_project(text, {"kernels/scale.cu.j2": broken})
     project.build()
     (directory,) = project.cache.glob("scripts/scale/*")
-    entries = [[[1024], 0, "measured", 1e-6], [[2048], 2, "measured", 2e-6]]
+    entries = [[[n], program, 1e-6, [n], None, False] for n, program in ((1024, 0), (2048, 2))]
     fingerprint = {"script": "*", "device": "A GPU", "arch": "sm_90a"}
-    table = {"schema": 1, "keys": ["n"]}
+    table = {"schema": 2, "keys": ["n"]}
     table["tables"] = [{"fingerprint": fingerprint, "entries": entries}]
     (directory / "dispatch_table.json").write_text(json.dumps(table))
     return project

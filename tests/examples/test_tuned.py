@@ -7,9 +7,9 @@ import pytest
 
 from support.paths import ROOT
 from tilusbuild.manifest.loading import load_manifest
+from tilusbuild.plan.measured import read_committed_rows
 from tilusbuild.plan.model import list_instances, make_targets
 from tilusbuild.plan.spaces import make_space_spec
-from tilusbuild.plan.tuned import read_tuned_rows
 from tilusbuild.space.model import SpaceError
 from tilusbuild.space.space import Space
 
@@ -26,7 +26,7 @@ def strays(example: Path) -> Iterator[str]:
             for target in manifest.targets_of(script)
             for params in list_instances(manifest, script, target)
         ]
-        for row in read_tuned_rows(manifest, script):
+        for row in read_committed_rows(manifest, script):
             space = next(
                 (s for target, params, s in spaces if row.is_of_instance(target, params)), None
             )

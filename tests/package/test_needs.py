@@ -82,7 +82,7 @@ def script(tmp_path: Path, tables: str = "[]", **changes: object) -> Any:
     from tilusbuild.runtime.script import Script
 
     (tmp_path / "dispatch_table.json").write_text(
-        f'{{"schema": 1, "keys": ["n"], "tables": {tables}}}'
+        f'{{"schema": 2, "keys": ["n"], "tables": {tables}}}'
     )
     nothing: Mapping[Any, Any] = MappingProxyType({})
     values: dict[str, Any] = dict.fromkeys(Script._fields, nothing)
@@ -92,13 +92,15 @@ def script(tmp_path: Path, tables: str = "[]", **changes: object) -> Any:
         buckets={"n": int},
         rules=(),
         model=None,
-        committed=None,
     )
     values.update({"default": None, "not_built": {0: "failed"}, **changes})
     return Script(**values)
 
 
-ROWS = '[{"fingerprint": {"script": "*", "device": "*", "arch": "*"}, "entries": [[[8], 3]]}]'
+ROWS = (
+    '[{"fingerprint": {"script": "s", "device": "d", "arch": "a"},'
+    ' "entries": [[[8], 3, 1, [8], null, false]]}]'
+)
 
 
 def test_dispatch_reaches_tables_rules_and_the_default(tmp_path: Path) -> None:

@@ -61,21 +61,22 @@ def test_dispatch_tables(hand: Hand, tmp_path: Path) -> None:
     """Given another choice for one bucket and a bucket more, then these two rows are told."""
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
     paths = []
-    for number, rows in enumerate(([[[8], 0]], [[[8], 2], [[16], 1]])):
+    for number, rows in enumerate((((8, 0),), ((8, 2), (16, 1)))):
         each = hand.copy()
-        fingerprint = {"script": "*", "device": "*", "arch": "*"}
-        tables = [{"fingerprint": fingerprint, "entries": rows}]
-        data = json.dumps({"schema": 1, "keys": ["n"], "tables": tables}).encode()
+        fingerprint = {"script": "s", "device": "D", "arch": "a"}
+        entries = [[[size], program, 1e-6, [size], None, False] for size, program in rows]
+        tables = [{"fingerprint": fingerprint, "entries": entries}]
+        data = json.dumps({"schema": 2, "keys": ["n"], "tables": tables}).encode()
         each.files[f"{script.root}/dispatch_table.json"] = data
         paths.append(each.relist().archive(tmp_path / f"p{number}"))
     assert between(*paths) == [
         ChangeLine(
             "table",
             "changed",
-            "mark cpu on * at n = 8",
+            "mark cpu on D at n = 8",
             ("variant = 0 (measured) → variant = 2 (measured)",),
         ),
-        ChangeLine("table", "added", "mark cpu on * at n = 16"),
+        ChangeLine("table", "added", "mark cpu on D at n = 16"),
     ]
 
 

@@ -89,7 +89,7 @@ def test_a_projects_own_tables_stay(hand: Hand, own_project: Project, tmp_path: 
     """Given a script that was built here and edited since, when a package brings it, then not."""
     cache = Tree(str(own_project.cache))
     (directory,) = (own_project.cache / "scripts" / "mark").iterdir()
-    (directory / "dispatch_table.json").write_text('{"schema": 1, "keys": ["n"], "tables": []}')
+    (directory / "dispatch_table.json").write_text('{"schema": 2, "keys": ["n"], "tables": []}')
     put(hand.archive(tmp_path / "p"), cache)
     assert (directory / "dispatch_table.json").exists()
     assert verify_cache(cache) == []
@@ -99,7 +99,7 @@ def test_a_table_is_that_of_the_new_version(hand: Hand, cache: Tree, tmp_path: P
     put(hand.archive(tmp_path / "p"), cache)
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
     table = Path(cache.path(script.root), "dispatch_table.json")
-    table.write_text('{"schema": 1, "keys": ["n"], "tables": []}')
+    table.write_text('{"schema": 2, "keys": ["n"], "tables": []}')
     put(hand.archive(tmp_path / "p"), cache)
     assert table.read_bytes() == hand.files[f"{script.root}/dispatch_table.json"]
     assert_whole(cache)

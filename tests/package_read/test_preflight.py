@@ -56,7 +56,9 @@ def for_targets(hand: Hand, *targets: dict[str, Any], table: Any = None) -> Any:
             {**described, "hash": digest, "target": value}
         )
         if table is not None:
-            files[f"{directory}/dispatch_table.json"] = json.dumps(table).encode()
+            files[f"{directory}/dispatch_table.json"] = (
+                json.dumps(table).replace("*", digest).encode()
+            )
         scripts.append(replace(entry, hash=digest, target=target["name"]))
         listed[target["name"]] = replace(
             hand.listing.targets["cpu"],
@@ -129,10 +131,10 @@ def test_code_that_is_not_what_its_target_says(hand: Hand, tmp_path: Path) -> No
 
 
 def table(device: str, *sizes: int) -> dict[str, Any]:
-    entries = [[[size], 0, "measured", 1e-6] for size in sizes]
-    fingerprint = {"script": "*", "device": device, "arch": "*"}
+    entries = [[[size], 0, 1e-6, [size], None, False] for size in sizes]
+    fingerprint = {"script": "*", "device": device, "arch": "sm_80"}
     return {
-        "schema": 1,
+        "schema": 2,
         "keys": ["n"],
         "tables": [{"fingerprint": fingerprint, "entries": entries}],
     }

@@ -81,12 +81,12 @@ def use(cache: Path, name: str, **sizes: int) -> str:
 @bounded
 def test_any_table(copied: Marks, data: st.DataObject) -> None:
     script = copied.script("modelled", real="f32")
-    rows = [[[2**i, 16, 100], i, "measured", 1e-6] for i in range(4)]
+    rows = [[[2**i, 16, 100], i, 1e-6, [2**i, 16, 100], None, False] for i in range(4)]
     tables = [
         {"fingerprint": get_cpu().make_fingerprint(script.hash), "entries": rows[:2]},
-        {"fingerprint": {"script": "*", "device": "*", "arch": "*"}, "entries": rows[2:]},
+        {"fingerprint": {"script": "s", "device": "d", "arch": "a"}, "entries": rows[2:]},
     ]
-    table = data.draw(spoilt({"schema": 1, "keys": ["m", "n", "k"], "tables": tables}))
+    table = data.draw(spoilt({"schema": 2, "keys": ["m", "n", "k"], "tables": tables}))
     Path(script.path, "dispatch_table.json").write_text(json.dumps(table))
     found = use(copied.cache, "modelled", m=2, n=10, k=5)
     assert found in ("", "CorruptCacheError")

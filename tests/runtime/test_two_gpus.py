@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from support.dlpack import TENSOR
+from support.marks import record
 from support.processes import run_python
 from support.project import Project, head
-from tilusbuild.dispatch import tables
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.tables import TableEntry
 
@@ -109,10 +109,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         device = {"device": f"Fake {arch.rstrip('a')}", "arch": arch.rstrip("a")}
         best = 1 if arch == "sm_90a" else 0
         measured = [
-            TableEntry((128,), best, "measured", 1e-6),
-            TableEntry((1024,), 1, "measured", 1e-6),
+            TableEntry((128,), best, 1e-6, (128,)),
+            TableEntry((1024,), 1, 1e-6, (1024,)),
         ]
-        tables.update_rows(script, {"script": script.hash, **device}, measured)
+        record(script, {"script": script.hash, **device}, measured)
     built.run("dispatch", "build", "fill")
     flags = ["-Wall", "-Werror", "-shared", "-fPIC", "-pthread"]
     subprocess.run(["gcc", *flags, DRIVER, "-o", directory / "libcuda.so.1"], check=True)

@@ -6,15 +6,19 @@ programs 0 to 3; rules and default are in the manifest below.
 A conftest imports the fixtures that its tests use.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from support.project import Project
-from tilusbuild.dispatch import tables
+from tilusbuild.cache.tree import Tree
+from tilusbuild.dispatch.measurements import append_rows, list_table_rows, read_rows
+from tilusbuild.dispatch.tables import format_json
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.tables import TableEntry, read_dispatch_table
+from tilusbuild.runtime.tables import DeviceTable, TableEntry, read_dispatch_table
 
 MARK_SCRIPT = """\
 [script.mark]
@@ -110,10 +114,14 @@ def copied(built: Marks, tmp_path: Path) -> Marks:
 
 
 def record(script: Script, fingerprint: Mapping[str, str], entries: Iterable[TableEntry]) -> None:
-    """Make these the only rows of a device's table."""
-    own = [
-        t for t in read_dispatch_table(script).tables if dict(t.fingerprint) == dict(fingerprint)
-    ]
-    tables.update_rows(
-        script, fingerprint, entries, [row.key for table in own for row in table.entries]
-    )
+    """Make these the only rows of a device's table, and measurements of the cache."""
+    ordered = tuple(sorted(entries, key=lambda entry: entry.key))
+    table = DeviceTable(dict(fingerprint), ordered)
+    cache, directory = Tree(script.root), os.path.basename(os.path.dirname(script.path))
+    time = f"{len(read_rows(cache, directory)):09}"  # later than all before
+    rows = [replace(row, time=time) for row in list_table_rows(script, [table])]
+    append_rows(cache, directory, rows)
+    before = read_dispatch_table(script)
+    others = [t for t in before.tables if dict(t.fingerprint) != dict(fingerprint)]
+    table_file = before._replace(tables=(*others, table))
+    Path(script.path, "dispatch_table.json").write_bytes(format_json(script, table_file))

@@ -100,12 +100,17 @@ class TuneProject(Project):
 
     @property
     def log(self) -> Path:
-        (found,) = (self.directory / ".cache" / "state" / "tune" / "scale").iterdir()
+        (found,) = (self.directory / ".cache/state/tune/scale").glob("*-*.jsonl")
         return found
+
+    @property
+    def rows(self) -> Path:
+        """The measurements of the script."""
+        return self.directory / ".cache/state/tune/scale/measured.jsonl"
 
     def log_exists(self) -> bool:
         """Whether anything was measured yet."""
-        return any(self.directory.glob(".cache/state/tune/scale/*.jsonl"))
+        return any(self.directory.glob(".cache/state/tune/scale/*-*.jsonl"))
 
     @property
     def table(self) -> Mapping[str, Any]:

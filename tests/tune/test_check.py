@@ -117,14 +117,11 @@ def test_a_log_from_a_machine_without_a_compiler_is_as_good_as_a_tuning_here(
     assert [row["schedule"] for row in tuned] == [{"mode": "fast"}] * 2
     assert summary == {"event": "summary", "tuned": 2, "without": 0}
     taken_over = results()
-    shutil.rmtree(project.script / "latency")
-    for name in ("dispatch_table.json", "dispatch_table.txt"):
-        (project.script / name).unlink()
+    project.rows.unlink()
     device = json.loads(log.read_text().splitlines()[0])["device"]
     facts = f"{device['name']} {device['arch']} {device['driver']}"
     name = re.sub(r"[^A-Za-z0-9]+", "-", facts).strip("-")
     own = project.directory / ".cache" / "state" / "tune" / "scale" / f"{name}.jsonl"
-    own.parent.mkdir(parents=True)
     shutil.copy(log, own)
     samples = log.read_text().count('"what": "sample"')
     assert project.events("tune", "scale")[-3:] == [*tuned, summary]

@@ -92,16 +92,16 @@ def test_rows_of_the_repository_are_followed(project, watching):
     project.save("scale.jsonl", "\n".join(lines))
     said = watching.rest()
     assert (changed(said), compiled(said)) == (["scale.jsonl"], {})
-    described = next(project.cache.glob("scripts/scale/*/script.json"))
-    tables = json.loads(described.read_bytes())["dispatch"]["committed"]["tables"]
-    assert tables[0]["entries"] == [[[8], 2, "measured", 1, [8]]]
+    table_file = next(project.cache.glob("scripts/scale/*/dispatch_table.json"))
+    tables = json.loads(table_file.read_bytes())["tables"]
+    assert tables[0]["entries"] == [[[8], 2, 1, [8], "scale.jsonl", False]]
     project.save("scale.jsonl", "\n".join([*lines, "<<<<<<<"]))
     said = watching.until("watching", ok=False)
     (problem,) = [event for event in said if event["event"] == "problem"]
     assert problem["message"].startswith("scale.jsonl:3:1: error: not measurements of scale: JSON")
     project.save("scale.jsonl", head)
     assert watching.rest()[-1]["ok"]
-    assert "committed" not in json.loads(described.read_bytes())["dispatch"]
+    assert json.loads(table_file.read_bytes())["tables"] == []
 
 
 def test_a_new_header_that_shadows_another_is_seen(project, watching):

@@ -171,6 +171,9 @@ def _list_directory_entries(cache: Tree, planned: Plan) -> Entries:
     paths: list[str] = []
     for script in scripts:
         paths += _walk_directory(script)
+    # The tables follow from them. Verbs that make the file write the tables, too.
+    measurements = {cache.locate_measurements(instance.directory) for instance in instances}
+    paths += filter(os.path.exists, measurements)
     for include in map(cache.include_path, sorted(digests)):
         if os.path.isdir(include):
             paths += _walk_directory(include, files=False)

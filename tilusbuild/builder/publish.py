@@ -16,7 +16,6 @@ import functools
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -38,7 +37,6 @@ from tilusbuild.plan.model import PlanSelection
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.runtime.search_roots import describe_origin
-from tilusbuild.runtime.table_file import read_measured_keys
 from tilusbuild.state.clock import FileTime
 from tilusbuild.state.envelope import StateFile
 from tilusbuild.state.files import sha256_text
@@ -46,9 +44,9 @@ from tilusbuild.state.stamp import DeviceStamp, are_settled, read_device_stamp
 
 if TYPE_CHECKING:
     from tilusbuild.cache.scripts import ScriptRecord
-    from tilusbuild.runtime.table_file import Refusal
+    from tilusbuild.plan.measured import MeasuredRow
 
-    Refusals: TypeAlias = dict[str, Mapping[str, Refusal]]
+    Rows: TypeAlias = dict[str, Sequence[MeasuredRow]]
 
 
 class Publication(Struct, frozen=True):
@@ -157,7 +155,8 @@ def publish_plan(
     shard has only a part of the programs, so its build makes none. `root` is the index's key in
     place of the manifest. Raises `CacheError` and `InputError`.
     """
-    refusals: Refusals | None = {} if dispatchers and root is None else None
+    rows: Rows = {}
+    dispatchers = dispatchers and root is None
     unknown = [instance for instance in plan.instances if instance.hash not in known]
 
     def restore_directories() -> None:
@@ -165,7 +164,7 @@ def publish_plan(
         # directory of one that no index named.
         for instance in plan.instances:
             if not os.path.isdir(_locate_script(project, instance)):
-                _publish_script(project, instance, None)
+                _publish_script(project, instance, rows, dispatcher=False)
 
     if root is None:
         outputs.write_outputs(project, plan)
@@ -175,7 +174,7 @@ def publish_plan(
         # everything takes no lock, as it must not wait for a collection.
         with project.cache.hold_use() if unknown else nullcontext():
             for instance in unknown:
-                _publish_script(project, instance, refusals)
+                _publish_script(project, instance, rows, dispatcher=dispatchers)
             # The index is written last: a collection refuses to run while the index names a
             # directory that is missing.
             record_build(
@@ -193,30 +192,30 @@ def publish_plan(
         return
 
 
-def _publish_script(project: Project, instance: PlannedInstance, refusals: Refusals | None) -> None:
-    """Publish an instance's directory and its tables. With `refusals`, publish its dispatcher, too.
-
-    `refusals` is filled here: by the directory of all instances of a script, their programs that a
-    measurement has ruled out.
-    """
+def _publish_script(
+    project: Project, instance: PlannedInstance, rows: Rows, *, dispatcher: bool
+) -> None:
+    """Publish an instance's directory and its tables. With `dispatcher`, publish its C dispatcher,
+    too. `rows` is filled here: with the measurements of each script, by its directory's name."""
     # Imported only here: after most edits no directory changes, and the start should be quick.
-    from tilusbuild.dispatch.latency import collect_refusals
-    from tilusbuild.dispatch.refresh import refresh_script, refresh_tables
+    from tilusbuild.dispatch.measurements import read_rows
+    from tilusbuild.dispatch.refresh import refresh_script
 
     entries = {program: lookup_entry(project.cache, program) for program in instance.programs}
     metas = [entry.meta if entry else None for entry in entries.values()]
-    record = make_script_record(project, instance, metas, inherits=refusals is not None)
+    if instance.directory not in rows:
+        rows[instance.directory] = read_rows(project.cache, instance.directory)
+    record = make_script_record(project, instance, metas, rows[instance.directory])
     statuses = {program: entry.status for program, entry in entries.items() if entry is not None}
     path = publish_script(project.cache, record, statuses)
-    if refusals is None:
-        refresh_tables(path)
-        return
-    # All instances of a script have their directories in this one.
-    script_directory = os.path.dirname(path)
-    if script_directory not in refusals:
-        refusals[script_directory] = collect_refusals(script_directory)
     refresh_script(
-        project.cache, path, project.manifest, instance, project.runner, refusals[script_directory]
+        project.cache,
+        path,
+        project.manifest,
+        instance,
+        project.runner,
+        rows[instance.directory],
+        dispatcher=dispatcher,
     )
 
 
@@ -224,51 +223,67 @@ def make_script_record(
     project: Project,
     instance: PlannedInstance,
     metas: Sequence[Mapping[str, Any] | None],
-    *,
-    inherits: bool = False,
+    rows: Sequence[MeasuredRow] = (),
 ) -> ScriptRecord:
     """Return the content of a script's directory: every schedule and the resources of its program.
 
-    `metas` has the meta.json of each program, None without an entry. With `inherits`, a new
-    directory starts with the measurements of the same programs in earlier ones.
+    `metas` has the meta.json of each program, None without an entry. A new directory starts with
+    the tables that follow from `rows`, the measurements of the script.
     """
     from tilusbuild.cache.scripts import ScriptRecord
-    from tilusbuild.dispatch.carry_over import make_initial_files
     from tilusbuild.dispatch.describe import make_script_json
-    from tilusbuild.dispatch.tables import list_schedule_columns, make_schedule_rows
+    from tilusbuild.dispatch.measurements import find_committed_rows
+    from tilusbuild.dispatch.tables import (
+        list_schedule_columns,
+        make_schedule_rows,
+        make_table_files,
+    )
+    from tilusbuild.runtime.script import parse_description
+    from tilusbuild.runtime.sealed import unseal_json
 
     schedules = (
         schedule.values for schedule in instance.spec.space.take_points(instance.schedules)
     )
     script_json = make_script_json(project.manifest, instance, metas)
+
+    def make_initial_files() -> dict[str, bytes]:
+        """Return the tables of a new directory."""
+        script = parse_description(_locate_script(project, instance), unseal_json(script_json))
+        return make_table_files(
+            script, rows, find_committed_rows(project.manifest, instance.script, instance)
+        )
+
     return ScriptRecord(
         instance.directory,
         instance.script_txt,
         list_schedule_columns(instance.parameters),
         make_schedule_rows(instance.parameters, schedules, instance.programs_by_number, metas),
         script_json,
-        partial(make_initial_files, _locate_script(project, instance), script_json, carry=inherits),
+        make_initial_files,
     )
 
 
 def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
-    """Return, in words, the measurements that the plan's new script directories will not have.
-    Raises `InputError`."""
+    """Return, in words, the measurements that do not serve the plan's new script directories as
+    they were made. Raises `InputError`."""
     # The imports below are made only where they are needed: most scripts were not tuned, and the
     # start should be quick.
     notices = []
     for instance in plan.instances:
         path = _locate_script(project, instance)
-        if os.path.isdir(path):
-            notices.append(_describe_other_keys(project, instance, path))
-        elif os.path.isdir(os.path.dirname(path)):
-            # The script has directories, but none for this instance: publishing makes a new one.
-            from tilusbuild.dispatch.carry_over import describe_lost_rows
+        # The script has directories, but none for this instance: publishing makes a new one.
+        if not os.path.isdir(path) and os.path.isdir(os.path.dirname(path)):
             from tilusbuild.dispatch.describe import make_script_json
+            from tilusbuild.dispatch.measurements import describe_older_rows, read_rows
+            from tilusbuild.runtime.script import parse_description
+            from tilusbuild.runtime.sealed import unseal_json
 
-            metas = [None] * len(instance.programs)
-            describe_script = partial(make_script_json, project.manifest, instance, metas)
-            notices.append(describe_lost_rows(path, describe_script))
+            if rows := read_rows(project.cache, instance.directory):
+                metas = [None] * len(instance.programs)
+                script_json = make_script_json(project.manifest, instance, metas)
+                # The build comes later: all planned programs count as built.
+                script = parse_description(path, unseal_json(script_json))._replace(not_built={})
+                notices.append(describe_older_rows(script, rows))
         dispatch = project.manifest.scripts[instance.script].dispatch
         if dispatch is not None and dispatch.measured is not None:
             from tilusbuild.dispatch.committed import describe_unused_rows
@@ -277,19 +292,6 @@ def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
                 describe_unused_rows(project.cache, instance, dispatch.measured, dispatch.keys)
             )
     return tuple(notice for notice in notices if notice)
-
-
-def _describe_other_keys(project: Project, instance: PlannedInstance, path: str) -> str | None:
-    """Return a text if the measurements in a script's directory are for other dispatch keys; else
-    None."""
-    measured = read_measured_keys(path)
-    if measured is None:
-        return None
-    from tilusbuild.dispatch.carry_over import format_other_keys
-    from tilusbuild.dispatch.describe import find_dispatch_keys
-
-    keys = find_dispatch_keys(project.manifest.scripts[instance.script].dispatch, instance)
-    return None if measured == keys else format_other_keys(instance.label, measured, keys)
 
 
 def _locate_script(project: Project, instance: PlannedInstance) -> str:
@@ -308,8 +310,8 @@ class PublishedScripts:
 
     A script directory follows from its instance, from what the manifest says of the script, from
     the statuses of its programs, and from `code`, the digest of our own. When all of these are what
-    they were when it was last checked, and the directory, its files and its two directories of
-    links have their stamps, it is right.
+    they were when it was last checked, and the directory, its files, its two directories of links
+    and the script's measurements have their stamps, it is right.
     """
 
     def __init__(self, project: Project, statuses: Mapping[str, str]) -> None:
@@ -329,11 +331,13 @@ class PublishedScripts:
         return bool(row == self._make_row(instance, self.look_at_directory(instance).stamps))
 
     def look_at_directory(self, instance: PlannedInstance) -> DirectoryLook:
-        """Return the stamps of an instance's directory and of its parts `_SCRIPT_PARTS`."""
+        """Return the stamps of an instance's directory, of its parts `_SCRIPT_PARTS`, and of the
+        measurements that its tables follow from."""
         time = self._project.clock.read_time()
         directory = _locate_script(self._project, instance)
-        stamps = [read_device_stamp(os.path.join(directory, part)) for part in _SCRIPT_PARTS]
-        return DirectoryLook(stamps, time)
+        paths = [os.path.join(directory, part) for part in _SCRIPT_PARTS]
+        paths.append(self._project.cache.locate_measurements(instance.directory))
+        return DirectoryLook([read_device_stamp(path) for path in paths], time)
 
     def note_current(self, instance: PlannedInstance, before: DirectoryLook) -> None:
         """Remember an instance's directory as right, if it is still as it was `before` it was

@@ -63,7 +63,9 @@ class MergeResult(Struct):
     scripts: int = 0
     refused: list[MergeProblem] = field(default_factory=list)
     measurements: list[MergeProblem] = field(default_factory=list)
-    """Measurements that were not copied: the cache has others, or they cannot be read."""
+    """Measurements that cannot be read."""
+    script_paths: list[str] = field(default_factory=list)
+    """The directories of the scripts, whose tables do not follow from all measurements yet."""
 
 
 def open_sources(cache: Tree, paths: Iterable[str]) -> list[Tree]:
@@ -198,34 +200,24 @@ class _Merge:
     def _copy_script(self, directory: str, digest: str) -> bool:
         """Copy a script's directory; return whether the cache has it now.
 
-        A script that the cache has stays, and gets measurements only if it has none. Refused
-        scripts and measurements are added to the result.
+        The files of a script that the cache has follow from the programs of this cache, and stay.
+        Refused scripts are added to the result.
         """
         name = f"{layout.SCRIPTS}/{directory}/{digest}"
         source_path = self._source.script_path(directory, digest)
         cache_path = self._cache.script_path(directory, digest)
         try:
             text = read_script_txt(source_path, digest)
-            # Read for the errors only: a damaged description or table must not replace a good one.
+            # Read for the errors only: a damaged description or table must not be copied.
             if os.path.lexists(os.path.join(source_path, layout.SCRIPT_JSON)):
                 read_dispatch_table(script_json.read_script(source_path))
-            files = _read_files(source_path, lambda file: file in _DESCRIPTION)
-            measurements = _read_files(source_path, _is_measurement)
-            is_in_cache = os.path.isdir(cache_path)
-            cache_measurements = _read_files(cache_path, _is_measurement) if is_in_cache else {}
+            files = {}
+            if not os.path.isdir(cache_path):
+                files = _read_files(source_path, _is_copied)
         except (LoadError, CorruptFileError, OSError) as error:
             self._add_refusal(name, str(error))
             return False
-        differs = any(cache_measurements.get(file) != data for file, data in measurements.items())
-        if cache_measurements and differs:
-            message = f"was tuned in {self._cache.root}, too, which keeps its own measurements"
-            self._result.measurements.append(MergeProblem(self._source.root, name, message))
-        if not cache_measurements:
-            files |= measurements
-        if is_in_cache:
-            # Only measurements are added to a script that the cache has: its other files follow
-            # from the programs of this cache, and the next build writes them.
-            files = {file: data for file, data in files.items() if file in measurements}
+        self._result.script_paths.append(cache_path)
         links = collect_links(self._cache, text.numbered)
         write_script(self._cache, directory, digest, files, links)
         return True
@@ -251,13 +243,10 @@ def _find_difference(cache: Tree, existing: Entry, meta: Mapping[str, Any]) -> P
     return None
 
 
-# The files that describe a script.
-_DESCRIPTION = (layout.SCRIPT_TXT, layout.SCRIPT_JSON, layout.SCHEDULE_TXT)
-
-
-def _is_measurement(name: str) -> bool:
-    """Return whether a script's file holds measurements."""
-    return name in (layout.TABLE_JSON, layout.TABLE_TXT) or name.startswith(f"{layout.LATENCY}/")
+def _is_copied(name: str) -> bool:
+    """Return whether a script's file is copied: its description, and what was measured."""
+    files = (layout.SCRIPT_TXT, layout.SCRIPT_JSON, layout.SCHEDULE_TXT, *layout.TABLES)
+    return name in files or name.startswith(f"{layout.LATENCY}/")
 
 
 def _read_files(path: str, is_included: Callable[[str], bool]) -> dict[str, bytes]:
@@ -267,8 +256,8 @@ def _read_files(path: str, is_included: Callable[[str], bool]) -> dict[str, byte
 
 
 def _append_tuning_logs(cache: Tree, tree: Tree, result: MergeResult) -> None:
-    """Append the tuning samples of `tree` to those of `cache`, so that `tune` need not measure
-    again. Files that cannot be read are added to the result. Raises `CacheError`, `OSError`."""
+    """Append the measurements and tuning samples of `tree` to those of `cache`. Files that cannot
+    be read are added to the result. Raises `CacheError`, `OSError`."""
     directory = os.path.join(tree.root, layout.STATE, layout.TUNED)
     for name in layout.list_files_below(directory) if os.path.isdir(directory) else ():
         target = os.path.join(cache.state_path, layout.TUNED, name)
@@ -301,7 +290,7 @@ def list_include_files(path: str) -> dict[str, bytes | str]:
     return files
 
 
-_OPTIONAL = (layout.SCHEDULE_TXT, layout.TABLE_JSON, layout.TABLE_TXT, layout.DISPATCH)
+_OPTIONAL = (layout.SCHEDULE_TXT, *layout.TABLES, layout.DISPATCH)
 
 
 def install_program(cache: Tree, program: str, directory: str) -> Entry:

@@ -81,6 +81,10 @@ class Tree:
     def script_path(self, directory: str, digest: str) -> str:
         return self.path(layout.SCRIPTS, directory, digest)
 
+    def locate_measurements(self, directory: str) -> str:
+        """Return the path of the measurements of the script that `directory` in `scripts` has."""
+        return self.path(layout.STATE, layout.TUNED, directory, layout.MEASURED)
+
     def list_names(self, *directory: str) -> list[str]:
         """Return the names in a directory of the tree, sorted; none when it is missing, or is a
         link or behind one."""

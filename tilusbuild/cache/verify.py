@@ -40,7 +40,6 @@ from tilusbuild.state.stamp import read_stamp
 from tilusbuild.status import Status
 
 REBUILD = "delete it: the next build makes it again"
-TUNE = "correct it; or delete it, and tune again"
 # Times that an entry is checked, if a build replaces it during each check but the last.
 _MAX_CHECKS = 3
 
@@ -151,8 +150,7 @@ def _check_until_stable(
             break
     for name, message in problems:
         file = os.path.join(entry, name).rstrip("/")
-        advice = TUNE if name == layout.TABLE_JSON else REBUILD
-        yield CacheProblem(file, message, advice, file if in_parts else entry)
+        yield CacheProblem(file, message, REBUILD, file if in_parts else entry)
 
 
 def check_program(path: str, program: str) -> list[Problem]:

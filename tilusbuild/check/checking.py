@@ -32,7 +32,7 @@ from tilusbuild.runtime.kernel import list_available_programs, make_chooser
 from tilusbuild.runtime.library import LIBRARY, check_images, check_library, read_meta
 from tilusbuild.runtime.naming import NamePattern, join_targets, parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
-from tilusbuild.runtime.tables import read_serving_tables
+from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu, lock_device
 from tilusbuild.tune.bench.race import (
     Outcome,
@@ -200,7 +200,7 @@ def _open_check(
 ) -> _ScriptCheck:
     """Return the check of a script, with its worker. Raises `InputError` for a program that the
     package does not have."""
-    chooser, _ = make_chooser(script, read_serving_tables(script), device)
+    chooser, _ = make_chooser(script, read_dispatch_table(script), device)
     if program is not None and program not in chooser.available:
         available = ", ".join(map(str, sorted(chooser.available)))
         message = f"{request.shown} has no program {_name_script(script)}/{program}"

@@ -141,6 +141,7 @@ def _merge_caches(arguments: CacheMergeArgs) -> int:
     """Copy the programs and scripts of other caches into this one, and print what was refused.
     Return 1 if anything was refused, else 0."""
     from tilusbuild.cache.merging import merge_caches, open_sources
+    from tilusbuild.dispatch.refresh import refresh_merged_tables
     from tilusbuild.errors import InputError
     from tilusbuild.manifest import find_project_manifest
 
@@ -155,6 +156,7 @@ def _merge_caches(arguments: CacheMergeArgs) -> int:
         with options.open_project(arguments) as project:
             own_project = (project.manifest.path, project.manifest.project.name)
     result = merge_caches(cache, sources, own_project)
+    refresh_merged_tables(cache, result.script_paths)
     for kind, problems in (("refused", result.refused), ("not merged", result.measurements)):
         for problem in problems:
             if arguments.json:

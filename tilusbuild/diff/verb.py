@@ -29,7 +29,7 @@ from tilusbuild.report.text import format_count
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.tables import read_serving_tables
+from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.status import Status
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _list_rows(script: Script) -> dict[str, str]:
     """Return "SCHEDULE (SOURCE)" for each table row, by "on DEVICE at SIZES". Raises
     `TilusbuildError`."""
     try:
-        tables = read_serving_tables(script).tables
+        tables = read_dispatch_table(script).tables
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
     rows = {}
@@ -257,7 +257,7 @@ def _list_rows(script: Script) -> dict[str, str]:
         for row in table.entries:
             sizes = _format_values(dict(zip(script.keys, row.key, strict=True)))
             chosen = _format_values(script.get_schedule(row.program)) or "its program"
-            rows[f"on {table.fingerprint['device']} at {sizes}"] = f"{chosen} ({row.source})"
+            rows[f"on {table.fingerprint['device']} at {sizes}"] = f"{chosen} (measured)"
     return rows
 
 

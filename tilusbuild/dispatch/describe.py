@@ -11,7 +11,6 @@ import platform
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from tilusbuild.dispatch.committed import make_committed_tables
 from tilusbuild.dispatch.model import parse_model
 from tilusbuild.errors import Diagnostic, InputError
 from tilusbuild.expr import ExprError, Value
@@ -154,7 +153,6 @@ def _describe_dispatch(
     keys = find_dispatch_keys(dispatch, instance)
     sections = dispatch.bucket if dispatch else {}
     buckets = {key: describe_bucket(sections.get(key)) for key in keys}
-    tables = make_committed_tables(instance, buckets)
     described_model = None
     if dispatch is not None and dispatch.model is not None:
         try:
@@ -168,9 +166,7 @@ def _describe_dispatch(
                 "cost": node_to_json(model.cost.tree),
                 "columns": model.columns,
             }
-    committed = {"from": dispatch.measured, "tables": tables} if dispatch and tables else None
     return {
-        **({} if committed is None else {"committed": committed}),
         "keys": list(keys),
         "buckets": buckets,
         "rules": _describe_rules(dispatch, instance, schedules),

@@ -7,24 +7,29 @@ The C dispatcher is for callers that are not Python. An optional room makes it, 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.layout import DISPATCH
 from tilusbuild.cache.tree import Tree
-from tilusbuild.dispatch.latency import adopt_refusals
-from tilusbuild.dispatch.tables import has_entries, remove_tables_of_other_keys, update_tables
+from tilusbuild.dispatch.measurements import (
+    CommittedRows,
+    find_committed_rows,
+    read_rows,
+    recall_committed_rows,
+)
+from tilusbuild.dispatch.tables import write_table_files
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
+from tilusbuild.plan.measured import MeasuredRow
 from tilusbuild.process.base import Runner
 from tilusbuild.rooms import find_contributions, import_value
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.table_file import Refusal
-from tilusbuild.runtime.tables import TableFile
+from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.toolchain import Toolchain
 
 
@@ -34,35 +39,42 @@ def refresh_script(
     manifest: Manifest,
     instance: PlannedInstance,
     runner: Runner,
-    refused: Mapping[str, Refusal],
+    rows: Sequence[MeasuredRow],
+    *,
+    dispatcher: bool,
 ) -> None:
-    """Refresh the tables of the script directory `path`. Build its C dispatcher if the manifest
-    declares `dispatch` or the tables have entries. `refused` has the refusals of the script's other
-    directories, by program hash. Raises as `refresh_dispatcher`, but `TilusbuildError` for
-    `LoadError`."""
+    """Refresh the tables of the script directory `path`. With `dispatcher`, build its C dispatcher
+    if the manifest declares `dispatch` or there are measurements. `rows` has those of the script in
+    the cache. Raises as `refresh_dispatcher`, but `TilusbuildError` for `LoadError`."""
+    has_dispatch = manifest.scripts[instance.script].dispatch is not None
     try:
-        script, tables = refresh_tables(path, refused)
-        if manifest.scripts[instance.script].dispatch is not None or has_entries(tables):
+        script = refresh_tables(
+            path, rows, find_committed_rows(manifest, instance.script, instance)
+        )
+        if dispatcher and (has_dispatch or any(read_dispatch_table(script))):
             refresh_dispatcher(cache, script, lambda: instance.spec.toolchain, runner)
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
 
 
-def refresh_tables(
-    path: str, refused: Mapping[str, Refusal] = MappingProxyType({})
-) -> tuple[Script, TableFile]:
-    """Remove the tables of other dispatch keys from a script's directory, add `refused`, and write
-    the files again if they are not current. Return the script and its tables. Raises `CacheError`,
-    and `TilusbuildError` for damaged tables."""
-    try:
-        with wrap_oserror(path):
+def refresh_tables(path: str, rows: Sequence[MeasuredRow], committed: CommittedRows) -> Script:
+    """Write the files that follow from the measurements of the script in the directory `path`, if
+    they are not current. Return the script. Raises `CacheError`, and `LoadError` for a damaged
+    description."""
+    with wrap_oserror(path):
+        script = read_script(path)
+        write_table_files(script, rows, committed)
+        return script
+
+
+def refresh_merged_tables(cache: Tree, paths: Iterable[str]) -> None:
+    """Refresh the tables of scripts whose measurements came from another cache. Rows of a
+    repository stay as the tables have them. Damaged scripts are skipped. Raises `CacheError`."""
+    for path in paths:
+        with suppress(LoadError), wrap_oserror(path):
             script = read_script(path)
-            # First, since tables of other keys cannot be read as those of the script.
-            remove_tables_of_other_keys(script)
-            adopt_refusals(script, refused)
-            return script, update_tables(script)
-    except LoadError as error:
-        raise TilusbuildError(str(error)) from None
+            rows = read_rows(cache, os.path.basename(os.path.dirname(path)))
+            write_table_files(script, rows, recall_committed_rows(script))
 
 
 def refresh_dispatcher(

@@ -1,107 +1,88 @@
-"""Writes a script's dispatch tables, as JSON for the runtime and as text, and `schedule.txt`.
+"""Writes the files that follow from a script's measurements: the dispatch tables, as JSON for the
+runtime and as text, and a report for each bucket. Formats `schedule.txt`.
 
-Every script's directory has both dispatch tables, also before any measurement. Each file is
-replaced by one rename, the JSON last. A device's measurements replace only its own. Of several
-tables that hold on a device the first one decides, so the most specific table comes first.
+Every script's directory has both dispatch tables, also before any measurement. `latency/<key>/` has
+the times of all programs in a bucket, where `<key>` is the buckets of the dispatch keys joined by
+`-`. Each file is replaced by one rename, the JSON last.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilusbuild.cache.layout import SCRIPT_TXT
+from tilusbuild.cache.layout import LATENCY, LATENCY_REPORT, SCRIPT_TXT
 from tilusbuild.cache.locks import lock_file
-from tilusbuild.expr import Value
-from tilusbuild.runtime.naming import format_command
-from tilusbuild.runtime.regular import open_regular, try_read_bytes
-from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.table_file import FILE, Refusal, explain_refusals, read_measured_keys
-from tilusbuild.runtime.tables import (
-    SCHEMA,
-    DeviceTable,
-    TableEntry,
-    TableFile,
-    add_committed_rows,
-    read_dispatch_table,
+from tilusbuild.dispatch.measurements import (
+    CommittedRows,
+    Measurement,
+    derive_tables,
+    fold_refusals,
+    group_measurements,
 )
-from tilusbuild.state.directories import remove_tree
+from tilusbuild.expr import Value
+from tilusbuild.plan.measured import MeasuredRow
+from tilusbuild.runtime.naming import format_command
+from tilusbuild.runtime.regular import open_regular, try_list, try_read_bytes
+from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.table_file import Refusal, explain_refusals
+from tilusbuild.runtime.tables import FILE, SCHEMA, DeviceTable, TableFile
+from tilusbuild.state.directories import make_directories_below, remove_tree
 from tilusbuild.state.files import sweep_temporary_files, write_atomic
 from tilusbuild.table import Cell, format_table, format_times
 
 TEXT = "dispatch_table.txt"
 
 
-def update_rows(
-    script: Script,
-    fingerprint: Mapping[str, str],
-    entries: Iterable[TableEntry],
-    removed_keys: Collection[tuple[int, ...]] = (),
+def make_table_files(
+    script: Script, rows: Sequence[MeasuredRow], committed: CommittedRows
+) -> dict[str, bytes]:
+    """Return the files that follow from the measurements of a script, by name, in the order of
+    writing."""
+    table_file = derive_tables(script, rows, committed)
+    reports: dict[str, list[Measurement]] = {}
+    for measurement in group_measurements(script, rows, fold_refusals(rows)):
+        key = "-".join(map(str, measurement.key)) or "all"
+        reports.setdefault(f"{LATENCY}/{key}/{LATENCY_REPORT}", []).append(measurement)
+    return {
+        **{name: _format_report(script, group).encode() for name, group in reports.items()},
+        TEXT: format_text(script, table_file.tables, table_file.refused).encode(),
+        FILE: format_json(script, table_file),
+    }
+
+
+def write_table_files(
+    script: Script, rows: Sequence[MeasuredRow], committed: CommittedRows
 ) -> None:
-    """Set rows in the table with this fingerprint, and remove its rows of `removed_keys`. Other
-    rows and tables are kept.
-
-    Raises `LoadError` when the present file is not a table, and `OSError`.
-    """
-    with lock_tables(script):
-        table_file = read_dispatch_table(script)
-        device_tables = [t for t in table_file.tables if dict(t.fingerprint) == dict(fingerprint)]
-        earlier_rows = {entry.key: entry for table in device_tables for entry in table.entries}
-        rows = {key: row for key, row in earlier_rows.items() if key not in removed_keys}
-        rows |= {entry.key: entry for entry in entries}
-        # Only a change is written: it costs two renames that are synced to the disk.
-        if rows != earlier_rows:
-            other_tables = [table for table in table_file.tables if table not in device_tables]
-            ordered_rows = sorted(rows.values(), key=lambda entry: entry.key)
-            new_table = DeviceTable(dict(fingerprint), tuple(ordered_rows))
-            replace_tables(script, [*other_tables, new_table], table_file.refused)
-
-
-def remove_tables_of_other_keys(script: Script) -> None:
-    """Remove the tables that were made for other dispatch keys than the script's; refusals
-    stay. An edit of `keys` leaves a script its directory. Raises as `update_rows`."""
-    keys = read_measured_keys(script.path)
-    if keys is not None and keys != script.keys:
-        with lock_tables(script):
-            # Read with the former keys: the file raises an error for a script with other keys. The
-            # buckets' functions are not used.
-            script_with_former_keys = script._replace(buckets=dict.fromkeys(keys, int))
-            refused = read_dispatch_table(script_with_former_keys).refused
-            replace_tables(script, (), refused)
-
-
-def update_tables(script: Script) -> TableFile:
-    """Write both table files again if they are not current; return the content of the JSON. Raises
-    `OSError`, and `CorruptCacheError` for a damaged file, which may hold measurements."""
-    table_file = read_dispatch_table(script)
-    if not _is_current(script, table_file):
-        with lock_tables(script):
-            # Again: another process may have written between the reading and the lock.
-            table_file = read_dispatch_table(script)
-            replace_tables(script, table_file.tables, table_file.refused)
-    return table_file
-
-
-def has_entries(table_file: TableFile) -> bool:
-    """Return whether a file has measurements, refusals, or rows by hand."""
-    return bool(table_file.tables or table_file.refused)
-
-
-def _is_current(script: Script, table_file: TableFile) -> bool:
-    expected = format_tables(script, table_file.tables, table_file.refused)
-    if table_file.tables:
-        del expected[FILE]  # not compared: people edit it, and their layout stays
-    current = {name: try_read_bytes(os.path.join(script.path, name)) for name in expected}
-    return current == expected
+    """Write the files that follow from the measurements of a script, if they are not current.
+    Remove the reports of other buckets. Raises `OSError`."""
+    files = make_table_files(script, rows, committed)
+    reports = {name.split("/")[1] for name in files if name.startswith(f"{LATENCY}/")}
+    outdated = [key for key in try_list(os.path.join(script.path, LATENCY)) if key not in reports]
+    current = {name: try_read_bytes(os.path.join(script.path, name)) for name in files}
+    # Most builds change nothing: then no lock is taken, and nothing is written.
+    if current == files and not outdated:
+        return
+    with _lock_tables(script):
+        sweep_temporary_files(script.path)
+        for key in outdated:
+            remove_tree(os.path.join(script.path, LATENCY, key))
+        for name, data in files.items():
+            path = os.path.join(script.path, name)
+            make_directories_below(script.path, *name.split("/")[:-1])
+            # A rename cannot replace a directory that another program put there.
+            if os.path.isdir(path):
+                remove_tree(path)
+            write_atomic(path, data)
 
 
 @contextmanager
-def lock_tables(script: Script) -> Iterator[None]:
-    """Hold the lock of a script's tables and measurements: one on its script.txt, which
-    packages have, too. The kernel frees it however the holder ends. Raises `OSError`."""
+def _lock_tables(script: Script) -> Iterator[None]:
+    """Hold the lock of a script's tables: one on its script.txt, which packages have, too. The
+    kernel frees it however the holder ends. Raises `OSError`."""
     handle = open_regular(os.path.join(script.path, SCRIPT_TXT), os.O_RDWR, follow=False)
     try:
         lock_file(handle)
@@ -110,62 +91,22 @@ def lock_tables(script: Script) -> Iterator[None]:
         os.close(handle)
 
 
-def replace_tables(
-    script: Script, tables: Iterable[DeviceTable], refused: Sequence[Refusal]
-) -> None:
-    """Replace both files; `refused` are programs that no table may choose. Raises `OSError`."""
-    sweep_temporary_files(script.path)
-    for name, data in format_tables(script, tables, refused).items():
-        path = os.path.join(script.path, name)
-        # A rename cannot replace a directory that another program put there.
-        if os.path.isdir(path):
-            remove_tree(path)
-        write_atomic(path, data)
-
-
-def format_tables(
-    script: Script, tables: Iterable[DeviceTable], refused: Sequence[Refusal] = ()
-) -> dict[str, bytes]:
-    """Return the content of both files by name, in the order of writing."""
-    # The first table that matches a device is used, so the most specific comes first.
-    tables = sorted(tables, key=lambda table: list(table.fingerprint.values()).count("*"))
-    served = add_committed_rows(script, TableFile(tuple(tables), tuple(refused)))
-    return {
-        TEXT: format_text(script, served, refused).encode(),
-        FILE: format_json(script, tables, refused),
-    }
-
-
-def format_json(
-    script: Script, tables: Sequence[DeviceTable], refused: Sequence[Refusal] = ()
-) -> bytes:
+def format_json(script: Script, table_file: TableFile) -> bytes:
     """Return `dispatch_table.json`, with an entry on each line so that people can read and
     compare it."""
     parts = []
-    for table in tables:
-        rows = ",\n".join(f"    {json.dumps(_format_row(entry))}" for entry in table.entries)
+    for table in table_file.tables:
+        rows = ",\n".join(f"    {json.dumps(list(entry))}" for entry in table.entries)
         body = f"[\n{rows}\n   ]" if rows else "[]"
         fingerprint = json.dumps(dict(sorted(table.fingerprint.items())), ensure_ascii=False)
         parts.append(f'  {{"fingerprint": {fingerprint},\n   "entries": {body}}}')
     tables_text = "[\n" + ",\n".join(parts) + "\n ]" if parts else "[]"
     keys = json.dumps(list(script.keys))
     text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {tables_text}'
-    if refused:
-        lines = (json.dumps(refusal.to_json(), ensure_ascii=False) for refusal in refused)
+    if table_file.refused:
+        lines = (json.dumps(r.to_json(), ensure_ascii=False) for r in table_file.refused)
         text += ',\n "refused": [\n  ' + ",\n  ".join(lines) + "\n ]"
     return f"{text}\n}}\n".encode()
-
-
-def _format_row(entry: TableEntry) -> list[Any]:
-    """Return a row as `dispatch_table.json` has it, without the items at its end that are not
-    known."""
-    row: list[Any] = [list(entry.key), entry.program, entry.source]
-    if entry.seconds is not None:
-        row.append(entry.seconds)
-        # The items have fixed positions: a row without seconds cannot have sizes.
-        if entry.measured_sizes is not None:
-            row.append(list(entry.measured_sizes))
-    return row
 
 
 def format_text(
@@ -177,7 +118,7 @@ def format_text(
         fingerprint = ", ".join(f"{k} {v}" for k, v in sorted(table.fingerprint.items()))
         unit, times = format_times([entry.seconds for entry in table.entries])
         rows: list[tuple[Cell, ...]] = [
-            (*entry.sizes, entry.program, entry.source + entry.origin_text, time)
+            (*entry.sizes, entry.program, "measured" + entry.origin_text, time)
             for entry, time in zip(table.entries, times, strict=True)
         ]
         heads = (*script.keys, "choice", "source", f"latency ({unit})")
@@ -188,6 +129,28 @@ def format_text(
         ]
         heads = ("index", *script.schedules, "why")
         parts.append(f"not chosen until it is rebuilt\n\n{format_table(heads, rows)}")
+    return "\n".join(parts)
+
+
+def _format_report(script: Script, measurements: Sequence[Measurement]) -> str:
+    """Return a table for people of each measurement: the fastest program first, the refused ones
+    last."""
+    parts = []
+    for measurement in measurements:
+        times = sorted(measurement.seconds.items(), key=lambda item: item[1])
+        unit, texts = format_times([seconds for _, seconds in times])
+        cells = [
+            (program, text, "earlier code" if program in measurement.earlier else "")
+            for (program, _), text in zip(times, texts, strict=True)
+        ]
+        cells += [(program, None, why) for program, why in sorted(measurement.refused.items())]
+        rows: list[tuple[Cell, ...]] = [
+            (program, *script.get_schedule(program).values(), text, why)
+            for program, text, why in cells
+        ]
+        heads = ("index", *script.schedules, f"latency ({unit})", "note")
+        device = f"arch {measurement.arch}, device {measurement.device}"
+        parts.append(f"{device}\n\n{format_table(heads, rows)}")
     return "\n".join(parts)
 
 

@@ -26,7 +26,7 @@ from tilusbuild.runtime.kernel import list_available_programs, locate_size
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import FILE, Script
 from tilusbuild.runtime.sealed import unseal_json
-from tilusbuild.runtime.tables import SOURCES, DeviceTable
+from tilusbuild.runtime.tables import DeviceTable
 
 
 class NoDispatcherError(TilusbuildError):
@@ -64,13 +64,6 @@ class _SourceWriter:
         self.index_of = {number: index for index, number in enumerate(script.programs)}
         """Indexes in the C table of programs, by the program's number."""
         self.tables = [table for table in tables if _can_compare(table, script)]
-        # A person wrote the row: no other program may serve it when its program is refused.
-        programs_by_hand = {
-            entry.program for table in tables for entry in table.entries if entry.source == "table"
-        }
-        for program in sorted(programs_by_hand & refused.keys()):
-            problem = f"a row by hand chooses program {program}, which was {refused[program]}"
-            raise NoDispatcherError(f"{script.label}: {problem}")
         self.available = list_available_programs(script) - refused.keys()
         if not self.available:
             raise NoDispatcherError(f"{script.label}: no program is built")
@@ -162,10 +155,9 @@ class _SourceWriter:
             entries = sorted(e for e in table.entries if e.program in self.available)
             for entry in entries:
                 sizes = ", ".join(f"INT64_C({size})" for size in entry.key) or "0"
-                source = SOURCES.index(entry.source)
-                lines.append(f"  {{{{{sizes}}}, {self.index_of[entry.program]}, {source}}},")
-            # The last row, of zeros. Its source is 4, "default", which no measured row has.
-            lines.append("  {{0}, 0, 4}")
+                lines.append(f"  {{{{{sizes}}}, {self.index_of[entry.program]}}},")
+            # The last row, of zeros: C has no empty arrays.
+            lines.append("  {{0}, 0}")
             device, arch = (format_c_string(table.fingerprint[f]) for f in ("device", "arch"))
             device_rows.append(f"  {{{device}, {arch}, td_entries_{i}, {len(entries)}}},")
         lines.append("};\nstatic const td_table td_tables[TD_TABLES + 1] = {")

@@ -21,7 +21,7 @@ from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import Script
 from tilusbuild.runtime.sealed import seal_json
 from tilusbuild.runtime.table_file import explain_refusals
-from tilusbuild.runtime.tables import read_serving_tables
+from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain
 
@@ -43,7 +43,7 @@ def is_current_dispatcher(script: Script) -> bool:
 def _write_sources(script: Script) -> dict[str, str]:
     """Return the texts of the C source and the header. Raises `LoadError` and
     `NoDispatcherError`."""
-    table_file = read_serving_tables(script)
+    table_file = read_dispatch_table(script)
     return write_dispatcher_sources(
         script, table_file.tables, explain_refusals(script.programs, table_file.refused)
     )

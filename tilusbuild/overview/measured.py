@@ -1,7 +1,4 @@
-"""What was measured of a plan's instances, for `report`: times, who was refused, the roofs.
-
-Read from the tables that tuning left; what is not there, or cannot be read, was not measured.
-"""
+"""The measurements of a plan's instances, for `report`: times, refused programs, the roofs."""
 
 from __future__ import annotations
 
@@ -9,7 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from tilusbuild.builder.project import Project
-from tilusbuild.dispatch import latency
+from tilusbuild.dispatch.measurements import (
+    Measurement,
+    fold_refusals,
+    group_measurements,
+    read_rows,
+)
 from tilusbuild.dispatch.model import compute_work
 from tilusbuild.errors import InputError
 from tilusbuild.overview.serving import DispatchOverview, read_overviews
@@ -70,21 +72,17 @@ def _make_lines(
     overview: DispatchOverview,
     instance: PlannedInstance,
 ) -> Iterator[MeasuredLine]:
-    """Yield a line for each measurement of an instance; nothing if its file cannot be read."""
+    """Yield a line for each measurement of an instance."""
     script = overview.script
     dispatch = project.manifest.scripts[instance.script].dispatch
-    try:
-        measurements = latency.read_measurements(script)
-    except LoadError:
-        return
-    for measurement in measurements:
-        device = measurement.fingerprint.get("device", "")
-        sizes = dict(zip(script.keys, measurement.at or measurement.key, strict=True))
+    rows = read_rows(project.cache, instance.directory)
+    for measurement in group_measurements(script, rows, fold_refusals(rows)):
+        sizes = dict(zip(script.keys, measurement.sizes, strict=True))
         bytes_moved, flops = compute_work(instance, dispatch, sizes)
         facts = instance.target.facts
         yield MeasuredLine(
             instance=instance.label,
-            device=device,
+            device=measurement.device,
             sizes=sizes,
             program=_find_chosen_program(overview, measurement),
             seconds={str(program): seconds for program, seconds in measurement.seconds.items()},
@@ -96,13 +94,12 @@ def _make_lines(
         )
 
 
-def _find_chosen_program(
-    overview: DispatchOverview, measurement: latency.Measurement
-) -> int | None:
+def _find_chosen_program(overview: DispatchOverview, measurement: Measurement) -> int | None:
     """Return the program that the table of the measurement's device chooses for its bucket, if
     any."""
     for table in overview.tables:
-        if dict(table.fingerprint) != dict(measurement.fingerprint):
+        place = (table.fingerprint["device"], table.fingerprint["arch"])
+        if place != (measurement.device, measurement.arch):
             continue
         # A device has one table, and a bucket at most one entry in it.
         for entry in table.entries:

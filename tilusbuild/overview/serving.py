@@ -27,7 +27,7 @@ from tilusbuild.runtime.table_file import Refusal, explain_refusals
 from tilusbuild.runtime.tables import (
     DeviceTable,
     TableFile,
-    read_serving_tables,
+    read_dispatch_table,
     select_table,
 )
 
@@ -142,7 +142,7 @@ def read_overviews(
             trouble: str | None = None
             table_file = TableFile()
             try:
-                table_file = read_serving_tables(instance)
+                table_file = read_dispatch_table(instance)
             except LoadError as error:
                 trouble = str(error)
             device = devices.get_cpu() if instance.kind == "cpu" else devices.find_first_gpu()

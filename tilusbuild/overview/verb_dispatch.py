@@ -210,7 +210,7 @@ def _export_measurements(
     new and changed rows. Return 0. Raises `InputError`."""
     from tilusbuild.dispatch.committed import ChangedRow, merge_measured_rows
     from tilusbuild.errors import input_error
-    from tilusbuild.plan.tuned import TunedRow, format_tuned_rows, read_tuned_rows
+    from tilusbuild.plan.measured import MeasuredRow, format_rows, read_committed_rows
 
     manifest, script = project.manifest, overviews[0].script.name
     dispatch = manifest.scripts[script].dispatch
@@ -219,7 +219,7 @@ def _export_measurements(
         hint = f'`measured = "tuned/{script}.jsonl"` in [script.{script}.dispatch]'
         message = f"{script} names no file for its measurements"
         raise input_error(message, place=manifest.locate_key("script", script), hint=hint)
-    rows: Sequence[TunedRow] = read_tuned_rows(manifest, script)
+    rows: Sequence[MeasuredRow] = read_committed_rows(manifest, script)
     changed: list[ChangedRow] = []
     for overview in overviews:
         rows, changed_rows = merge_measured_rows(overview.script, rows)
@@ -229,7 +229,7 @@ def _export_measurements(
         path = os.path.join(manifest.root, file)
         with suppress(OSError):  # the write says why
             os.makedirs(os.path.dirname(path), exist_ok=True)
-        options.write_file(path, format_tuned_rows(script, rows).encode())
+        options.write_file(path, format_rows(script, rows).encode())
     replaced_count = sum(row.replaced is not None for row in changed)
     new_count = len(changed) - replaced_count
     counts = {"rows": len(rows), "new": new_count, "changed": replaced_count}

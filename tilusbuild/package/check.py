@@ -55,7 +55,7 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Code, Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
-from tilusbuild.runtime.tables import read_serving_tables
+from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.state.files import sha256_file
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.status import Status
@@ -265,7 +265,7 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
             raise inconsistent(f"{where}/{name} is not a file that a script has")
     try:
         script = read_script(path)
-        tables = read_serving_tables(script).tables
+        tables = read_dispatch_table(script).tables
     except LoadError as error:
         # The directory is private, and gone when the message is read.
         raise inconsistent(str(error).replace(f"{root}/", "")) from None

@@ -52,7 +52,7 @@ from tilusbuild.runtime.naming import to_snake_case
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, seal_json
 from tilusbuild.runtime.table_file import explain_refusals
-from tilusbuild.runtime.tables import read_serving_tables
+from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
 
@@ -247,20 +247,11 @@ class _Collector(Struct):
 
 def find_reachable(script: Script) -> frozenset[int]:
     """Return the numbers of the built programs that dispatch can choose for some sizes on some
-    device. Raises `LoadError` if a user's own row of a table chooses a refused program: one that a
-    measurement found wrong or failing."""
-    dispatch = read_serving_tables(script)
+    device. Raises `LoadError`."""
+    dispatch = read_dispatch_table(script)
     refused = explain_refusals(script.programs, dispatch.refused)
-    rows = [row for table in dispatch.tables for row in table.entries]
-    for row in rows:
-        # A measured row gets another program in place of a refused one; a row by hand is an order.
-        if row.source == "table" and row.program in refused:
-            raise LoadError(
-                f"{script.label}: the row by hand for {list(row.key)} chooses program"
-                f" {row.program}, which was {refused[row.program]}: it could not be called"
-            )
     built = frozenset(script.programs) - script.not_built.keys() - refused.keys()
-    measured = {row.program for row in rows}
+    measured = {row.program for table in dispatch.tables for row in table.entries}
     # A device with a table is served from the table. Any other is served by the rules, the model
     # and the default, and a model chooses among the rest: with a table, the programs that only
     # a model would choose may stay behind. Without one they may not.

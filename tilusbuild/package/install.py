@@ -21,6 +21,7 @@ from tilusbuild.cache.index import forget_projects, read_index, record_build
 from tilusbuild.cache.locks import LockName
 from tilusbuild.cache.merging import install_program, install_script, list_include_files
 from tilusbuild.cache.tree import Tree
+from tilusbuild.dispatch.measurements import adopt_tables
 from tilusbuild.errors import did_you_mean, input_error
 from tilusbuild.package import names
 from tilusbuild.package.check import PackageChecker
@@ -29,6 +30,7 @@ from tilusbuild.package.extract import Limits, check_limits, check_members
 from tilusbuild.package.listing import FileList, ScriptEntry, parse_list
 from tilusbuild.package.model import Reader
 from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.script import read_script
 from tilusbuild.runtime.sealed import CorruptFileError
 from tilusbuild.runtime.search_roots import PACKAGE_ROOT as ROOT
 from tilusbuild.state.files import sha256_file
@@ -225,4 +227,5 @@ def _publish_missing(cache: Tree, listing: FileList, missing: set[str], director
             files = {file.name: read_bytes(file) for file in Path(path).iterdir() if file.is_file()}
             dispatcher = os.path.join(path, layout.DISPATCH)
             new_dispatcher = dispatcher if os.path.lexists(dispatcher) else None
-            install_script(cache, *script.pair, files, new_dispatcher)
+            script_path = install_script(cache, *script.pair, files, new_dispatcher)
+            adopt_tables(cache, read_script(script_path))

@@ -88,7 +88,7 @@ PROGRAM_FILES = (layout.PROGRAM_TXT, layout.OPTIONS_TXT, layout.META, layout.LIB
 """Every packed program has these."""
 SCRIPT_FILES = (layout.SCRIPT_TXT, layout.SCRIPT_JSON)
 """Every packed script has these."""
-_RUNTIME_OF_SCRIPT = (*SCRIPT_FILES, layout.SCHEDULE_TXT, layout.TABLE_JSON, layout.TABLE_TXT)
+_RUNTIME_OF_SCRIPT = (*SCRIPT_FILES, layout.SCHEDULE_TXT, *layout.TABLES)
 _LOGS = f"{layout.LATENCY}/"
 
 

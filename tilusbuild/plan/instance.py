@@ -24,9 +24,9 @@ from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.script import ScriptSection, make_signature
 from tilusbuild.manifest.sections import ProductKeys
+from tilusbuild.plan.measured import MeasuredRow
 from tilusbuild.plan.model import Target, list_target_constants
 from tilusbuild.plan.roots import find_link_roots, find_torch_defines
-from tilusbuild.plan.tuned import TunedRow
 from tilusbuild.plan.valued import Grouping, ProgramTexts
 from tilusbuild.render.closure import Closure, Root
 from tilusbuild.render.environment import Style
@@ -64,7 +64,7 @@ class InstanceSpec(Struct, frozen=True, eq=False):
     """Where the manifest asks for PyTorch, if it does."""
     objects: tuple[tuple[str, str], ...] = ()
     """Of a library: the name and the hash of each program that is linked, in order."""
-    tuned: tuple[TunedRow, ...] = ()
+    tuned: tuple[MeasuredRow, ...] = ()
     """What the repository says was measured."""
 
     @property
@@ -257,7 +257,7 @@ def make_instance_spec(
     space: Space,
     toolchain: Toolchain,
     objects: tuple[tuple[str, str], ...] = (),
-    tuned: tuple[TunedRow, ...] = (),
+    tuned: tuple[MeasuredRow, ...] = (),
 ) -> InstanceSpec:
     """Return an instance as the manifest describes it. Raises `InputError`.
 

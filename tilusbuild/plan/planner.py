@@ -28,6 +28,7 @@ from tilusbuild.plan.instance import (
     make_instance_spec,
     read_style,
 )
+from tilusbuild.plan.measured import read_committed_rows
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, list_instances, select_script_targets
 from tilusbuild.plan.rendering import ReadsCollector, RenderedProgram, render_program
@@ -41,7 +42,6 @@ from tilusbuild.plan.spaces import (
     locate_space_error,
     make_space_spec,
 )
-from tilusbuild.plan.tuned import read_tuned_rows
 from tilusbuild.render.closure import Outside, Root
 from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer
@@ -129,7 +129,7 @@ class Planner(Struct):
         self, script: str, target: Target, selection: PlanSelection
     ) -> Iterator[InstanceSpec]:
         """Yield the spec of each selected instance of a script. Raises `InputError`."""
-        tuned_rows = read_tuned_rows(self.manifest, script)
+        tuned_rows = read_committed_rows(self.manifest, script)
         for params in list_instances(self.manifest, script, target.name):
             if not selection.has_instance(script, params, target.name):
                 continue

@@ -21,7 +21,7 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import format_instance_name
 from tilusbuild.runtime.script import SHARED, Script, read_script
 from tilusbuild.runtime.table_file import explain_refusals
-from tilusbuild.runtime.tables import DeviceTable, read_serving_tables
+from tilusbuild.runtime.tables import DeviceTable, read_dispatch_table
 
 if TYPE_CHECKING:
     from tilusbuild.package.listing import FileList, HostNeeds
@@ -137,7 +137,7 @@ def _predict_instance(
     packed_programs = packed[chosen.hash]
     packed_numbers = frozenset(i for i, p in chosen.programs.items() if p in packed_programs)
     problems = list(_list_code_problems(listing, chosen, packed_numbers, host))
-    dispatch = read_serving_tables(chosen)
+    dispatch = read_dispatch_table(chosen)
     tables = _select_tables(chosen, dispatch.tables, host)
     entries = tables[0].entries if tables else ()
     try:

@@ -5,14 +5,14 @@ machine, and code that a newer CUDA toolkit made than the driver supports.
 
 Of the programs, the first source that has an answer decides:
 
-    table       a rule by hand, at the exact sizes; a row by hand, for its bucket
+    table       a rule by hand, at the exact sizes
     measured    the bucket was measured on this device
     nearest     the nearest bucket that was: least sum over the keys of the difference in log2
     model       the least cost by the manifest's model, at the sizes of the bucket
     default     the declared default schedule, else the first program
 
 A program that was not built, or that a package left out, is never chosen. Nor is a refused one
-(`runtime/table_file.py`): nearest and model choose among the others. When a person's rule, row or
+(`runtime/table_file.py`): nearest and model choose among the others. When a person's rule or the
 default names a refused program, that is an error. `dispatch.c` decides in the same way.
 """
 
@@ -64,15 +64,10 @@ class Chooser:
         self.available = available
         """Those that can be launched, refused ones too."""
         self._usable = available - self.refused.keys()
-        # Rules and rows by hand that name a refused program stay: at their sizes a call must fail.
+        # Rules that name a refused program stay: at their sizes a call must fail.
         nameable = available | self.refused.keys()
         self._rules = [rule for rule in script.rules if rule.program in nameable]
-        self._rows = {
-            entry.key: entry
-            for entry in entries
-            if entry.program in self._usable
-            or (entry.source == "table" and entry.program in self.refused)
-        }
+        self._rows = {entry.key: entry for entry in entries if entry.program in self._usable}
         self._choose_for_bucket_cached = lru_cache(maxsize=_MAX_CACHED)(self._choose_for_bucket)
         # A program is chosen in int64, as the C dispatcher does it, where a greater u64 would be
         # another size.
@@ -109,7 +104,7 @@ class Chooser:
         return choice
 
     def _check_not_refused(self, program: int, decision: str) -> None:
-        """Raise `LoadError` for a refused program. `decision` is the user's rule, row or default
+        """Raise `LoadError` for a refused program. `decision` is the user's rule or default
         that names it."""
         why = self.refused.get(program)
         if why is not None:
@@ -127,11 +122,9 @@ class Chooser:
         row = exact or self._rows[find_nearest_bucket(bucket, self._rows)]
         sizes = dict(zip(self._script.keys, row.sizes, strict=True))
         label = _format_sizes(sizes) + row.origin_text
-        self._check_not_refused(row.program, f"the row by hand for {label}")
         if exact is None:
             return self._make_choice(row.program, "nearest", f"{label} is nearest")
-        verb = "measured" if row.source == "measured" else "set by hand"
-        return self._make_choice(row.program, row.source, f"{verb} at {label}")
+        return self._make_choice(row.program, "measured", f"measured at {label}")
 
     def _choose_by_model(self, bucket: tuple[int, ...]) -> Choice | None:
         """Return the usable program of least cost by the model; None without a model, or when the

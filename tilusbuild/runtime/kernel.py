@@ -235,7 +235,7 @@ class Kernel:
         """Return the state for a device: choose the instance, read its dispatch tables. When no
         table holds, log a warning once; raise its `LoadError` if the kernel is strict."""
         script, evaluations = choose.choose_instance(self._scripts, device_in_use)
-        chooser, table = make_chooser(script, tables.read_serving_tables(script), device_in_use)
+        chooser, table = make_chooser(script, tables.read_dispatch_table(script), device_in_use)
         if isinstance(table, LoadError):
             if self._strict:
                 raise table

@@ -78,6 +78,16 @@ def open_regular(
     raise NotAFileError(name)
 
 
+def open_for_append(path: str | os.PathLike[str]) -> int:
+    """Return a descriptor for appending lines to a regular file, which is made if it is missing.
+    End a last line that a kill has cut short. Raises `OSError` as `open_regular`."""
+    handle = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    size = os.fstat(handle).st_size
+    if size and os.pread(handle, 1, size - 1) != b"\n":
+        os.write(handle, b"\n")
+    return handle
+
+
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     """Return a regular file, open for reading in pieces. Raises `OSError` as `open_regular`."""
     return open(open_regular(path), "rb")

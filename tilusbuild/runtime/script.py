@@ -116,8 +116,6 @@ class Script(NamedTuple):
     rules: tuple[DispatchRule, ...]
     model: ScriptModel | None
     form: str = CALLED
-    committed: Any = None
-    """Tables from the repository, as the file has them (`runtime/tables.py` parses them)."""
 
     @property
     def first_program(self) -> int:
@@ -254,7 +252,6 @@ def parse_description(path: str, value: Mapping[str, Any]) -> Script:
         rules=tuple(_parse_rule(rule, scalars, programs) for rule in dispatch["rules"]),
         model=_parse_model(dispatch["model"], keys, programs),
         form=_check_text(value.get("form", CALLED)),
-        committed=dispatch.get("committed"),
     )
 
 

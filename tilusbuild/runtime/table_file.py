@@ -1,38 +1,21 @@
-"""Reads the parts of `dispatch_table.json` that need no script: the keys, and refused programs.
+"""Refused programs, as `dispatch_table.json` has them, and the choice among measured ones.
 
     "refused": [{"program": "<hash>", "status": "incorrect", "sizes": {"n": 1000},
                  "why": "y[3] is 7, expected 6; …", "judge": "<digest of the reference>"}]
 
 Refused programs computed wrong or crashed at some sizes, and are chosen at no size: no table, rule,
 model or default makes up for a wrong result. They are named by hash, so that a rebuilt program is
-not refused. A hash that a script does not have is kept. `runtime/tables.py` reads the other parts.
+not refused. `runtime/tables.py` reads the other parts of the file.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tilusbuild.runtime.regular import read_bytes
-
-FILE = "dispatch_table.json"
-LIMIT = 64 << 20
-"""Bytes of the file that are read."""
-
-
-def read_measured_keys(path: str) -> tuple[str, ...] | None:
-    """Return the dispatch keys of the tables in a script's directory; None without tables, and for
-    an unreadable file."""
-    try:
-        data = read_bytes(os.path.join(path, FILE), LIMIT)
-        # Searched as text first: most directories were not tuned.
-        if b'"fingerprint"' not in data:
-            return None
-        return tuple(map(str, json.loads(data)["keys"]))
-    except (OSError, LookupError, TypeError, ValueError, RecursionError):
-        return None
+INCORRECT = "incorrect"
+"""The status of a program that computed wrong."""
+_TIE = 0.01
 
 
 class Refusal(NamedTuple):
@@ -51,6 +34,10 @@ class Refusal(NamedTuple):
         """Return the status, the sizes and the reason, for people."""
         sizes = ", ".join(f"{name}={value}" for name, value in self.sizes.items())
         return f"{self.status} at {sizes or 'no sizes'}" + (f": {self.why}" if self.why else "")
+
+    def is_at(self, sizes: Mapping[str, Any]) -> bool:
+        """Return whether the program was refused at these sizes; it may know more of the call."""
+        return sizes.items() <= self.sizes.items()
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of the file."""
@@ -80,3 +67,20 @@ def explain_refusals(programs: Mapping[int, str], refusals: Iterable[Refusal]) -
     by number."""
     reasons = {refusal.program: refusal.text for refusal in refusals}
     return {i: reasons[digest] for i, digest in programs.items() if digest in reasons}
+
+
+def is_overruled(refusal: Refusal, judge: str, sizes: Mapping[str, Any]) -> bool:
+    """Return whether a right result at these sizes, by this judge (the digest of the reference and
+    the tolerances), lifts a refusal."""
+    # A crash does not depend on a judge; and the judge "" compares nothing, so it lifts nothing.
+    # Other inputs, and another try with the same judge, lift nothing: an error may be rare.
+    if refusal.status != INCORRECT or judge in ("", refusal.judge):
+        return False
+    return refusal.is_at(sizes)
+
+
+def find_fastest(seconds: Mapping[int, float]) -> int | None:
+    """Return the number of the program of the shortest time in seconds; of those within 1 % of it
+    the smallest. Return None without times."""
+    limit = min(seconds.values(), default=0.0) * (1 + _TIE)
+    return min((number for number, time in seconds.items() if time <= limit), default=None)

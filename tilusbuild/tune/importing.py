@@ -16,19 +16,19 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert, field
 
 from tilusbuild.builder.project import Project
+from tilusbuild.dispatch.measurements import find_committed_rows
 from tilusbuild.errors import input_error
 from tilusbuild.report.text import format_count
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.naming import to_snake_case
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.table_file import Refusal
+from tilusbuild.runtime.table_file import Refusal, find_fastest
 from tilusbuild.tune.bench.bench import OK, Answer
 from tilusbuild.tune.bench.race import (
     Decision,
     Outcome,
     collect_logged_refusals,
-    find_best_number,
     make_refused_outcome,
 )
 from tilusbuild.tune.bench.scores import score_samples
@@ -215,21 +215,21 @@ def _publish_log(
     `problems` for each case that is not decided."""
     script, run = log.script, log.run
     device = Device(script.kind, 0, run.device.name, run.device.arch, run.device.driver)
-    publisher = TuningPublisher(script, device.make_fingerprint(script.hash), run.judge)
-    hashes = {*script.programs.values()}
-    publisher.add_refusals(refusal for refusal in refusals.values() if refusal.program in hashes)
+    committed = find_committed_rows(project.manifest, script.name)
+    publisher = TuningPublisher(project.cache, script, device, run.judge, committed)
     programs = [make_candidate(script, index) for index in run.programs]
     decisions = []
     for note in log.cases.values():
         decision, undecided = _decide_case(log, note, programs, refusals)
         if undecided:
             problems.append(f"not finished: {decision.case.label}: {undecided}")
+            publisher.add_rejections(note.integers, decision)
         else:
             publisher.add_decision(note.integers, decision)
             decisions.append(decision)
     if log.begun < run.cases:
         problems.append(f"not finished: {run.cases - log.begun} sizes were not begun")
-    return publisher.finish_tuning(project, device, decisions)
+    return publisher.finish_tuning(project, decisions)
 
 
 def _decide_case(
@@ -238,7 +238,7 @@ def _decide_case(
     """Return the decision for a case by its logged answers, and the reason why it is not final; ""
     for a final one.
 
-    A decision is final if its winner, that of `find_best_number`, was checked twice, or if all
+    A decision is final if its winner, that of `find_fastest`, was checked twice, or if all
     programs have an outcome and none is usable.
     """
     answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
@@ -253,7 +253,7 @@ def _decide_case(
         for outcome in outcomes
         if outcome.seconds is not None
     }
-    best_number = find_best_number(seconds_by_number)
+    best_number = find_fastest(seconds_by_number)
     winner = next((outcome for outcome in outcomes if outcome.program.index == best_number), None)
     unseen_count = len(programs) - len(outcomes)
     undecided = ""

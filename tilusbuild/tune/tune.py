@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,30 +21,35 @@ from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
-from tilusbuild.dispatch import latency, tables
-from tilusbuild.dispatch.latency import copy_refusals
-from tilusbuild.dispatch.latency import update_refusals as write_refusals
-from tilusbuild.dispatch.refresh import refresh_dispatcher
+from tilusbuild.cache.tree import Tree
+from tilusbuild.dispatch.measurements import (
+    CommittedRows,
+    append_rows,
+    are_recorded,
+    find_committed_rows,
+    fold_refusals,
+    make_tuning_time,
+    read_rows,
+)
+from tilusbuild.dispatch.refresh import refresh_dispatcher, refresh_tables
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.plan.instance import PlannedInstance
+from tilusbuild.plan.measured import MeasuredRow, select_numbers
 from tilusbuild.plan.model import PlanSelection, Target
 from tilusbuild.process.stopping import StoppedError
 from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import NamePattern
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal, explain_refusals
-from tilusbuild.runtime.tables import TableEntry, read_dispatch_table
 from tilusbuild.tune import prepare
 from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, lock_device, to_device
 from tilusbuild.tune.bench.race import (
     Decision,
-    collect_logged_refusals,
-    collect_refusals,
     decide_cases,
-    find_lifted,
 )
 from tilusbuild.tune.bench.session import (
     ROUNDS,
@@ -53,133 +58,117 @@ from tilusbuild.tune.bench.session import (
     TuningSession,
     format_run_note,
     list_integers,
-    read_lines,
 )
 from tilusbuild.tune.bench.work import CallScalar, Case, Work, make_work
 from tilusbuild.tune.display import TuningReporter
 from tilusbuild.tune.input_rules import find_input_rules
 
-BucketKey = tuple[int, ...]
-
 
 class TuningPublisher:
-    """Writes the decisions of one tuning, one after the other, as tables and latency reports.
-    `judge` is the digest of the reference and the tolerances.
+    """Adds the decisions of one tuning to the measurements of the cache, one after the other, and
+    writes the tables that follow. `judge` is the digest of the reference and the tolerances."""
 
-    A program without a time in one of the cases of a bucket is not chosen for the bucket. A program
-    that was incorrect or crashed is refused at all sizes until it is rebuilt
-    (`dispatch/latency.py`).
-    """
-
-    def __init__(self, script: Script, fingerprint: Mapping[str, str], judge: str = "") -> None:
+    def __init__(
+        self, cache: Tree, script: Script, device: Device, judge: str, committed: CommittedRows
+    ) -> None:
+        self._cache = cache
         self._script = script
-        self._fingerprint = dict(fingerprint)
+        self._device = device
         self._judge = judge
-        # By bucket and digest of the case: the sizes and the decision. A case that is decided again
-        # replaces its first decision.
-        self._decisions: dict[BucketKey, dict[str, tuple[tuple[int, ...], Decision]]] = {}
-        self._refused = {
-            refusal.program: refusal for refusal in read_dispatch_table(script).refused
-        }
-
-    @property
-    def reasons_by_number(self) -> dict[int, str]:
-        """Return the reason for each refused program, by its number."""
-        return explain_refusals(self._script.programs, self._refused.values())
+        self._committed = committed
+        self._directory = os.path.basename(os.path.dirname(script.path))
+        self._rows = read_rows(cache, self._directory)
 
     @property
     def refusals(self) -> dict[str, Refusal]:
-        """Return the refusals, by the hashes of the programs."""
-        return dict(self._refused)
-
-    def add_refusals(self, refusals: Iterable[Refusal]) -> None:
-        """Add refusals of programs that are not refused yet to the script's table file. Raises
-        `LoadError` and `OSError`."""
-        new_refusals = {
-            refusal.program: refusal for refusal in refusals if refusal.program not in self._refused
-        }
-        self._refused |= new_refusals
-        write_refusals(self._script, new_refusals.values())
+        """Return the refusals of programs, by their hashes."""
+        return fold_refusals(self._rows)
 
     def add_decision(self, integers: Mapping[str, CallScalar], decision: Decision) -> None:
-        """Record a decision. Update the refusals by it, and write the report and the table row of
-        its bucket. Raises `LoadError` and `OSError`."""
-        self._update_refusals(decision)
-        sizes = tuple(int(integers[name]) for name in self._script.keys)
-        buckets = self._script.buckets.items()
-        key = tuple(to_bucket(int(integers[name])) for name, to_bucket in buckets)
-        self._decisions.setdefault(key, {})[decision.case.digest] = sizes, decision
-        self._write_bucket(key)
+        """Add a row for each program that was measured in a case, and write the tables. Raises
+        `LoadError` and `CacheError`."""
+        rows = self._make_rows(integers, decision, make_tuning_time(self._rows))
+        # A tuning that only reads its log again adds nothing.
+        if not are_recorded(self._rows, rows):
+            self._append_rows(rows)
+        refresh_tables(self._script.path, self._rows, self._committed)
 
-    def _sort_decisions(self, key: BucketKey) -> list[tuple[tuple[int, ...], Decision]]:
-        """Return the sizes and decisions of a bucket, the greatest and latest first."""
-        # Reversed after a stable sort, as `reverse=True` would keep the earliest first.
-        return sorted(self._decisions[key].values(), key=lambda sized: sized[0])[::-1]
+    def add_rejections(self, integers: Mapping[str, CallScalar], decision: Decision) -> None:
+        """Add the rows of programs that computed wrong or crashed in a case that is not decided.
+        Raises `CacheError`."""
+        # Without a time, so that they replace no tuning of these sizes.
+        rows = self._make_rows(integers, decision, "")
+        self._append_rows([row for row in rows if row.rejected])
 
-    def _update_refusals(self, decision: Decision) -> None:
-        """Refuse the programs that computed wrong or crashed. Lift the refusals by another judge of
-        programs that are right now. Write both to the table file."""
-        new_refusals = {
-            refusal.program: refusal for refusal in collect_refusals(decision, self._judge)
-        }
-        lifted_hashes = find_lifted(decision, self._refused, self._judge)
-        for digest in lifted_hashes:
-            del self._refused[digest]
-        self._refused |= new_refusals
-        write_refusals(self._script, new_refusals.values(), lifted_hashes)
+    def _make_rows(
+        self, integers: Mapping[str, CallScalar], decision: Decision, time: str
+    ) -> list[MeasuredRow]:
+        """Return the rows of a case. Programs that were refused before have none."""
+        sizes = {**decision.case.sizes, **{key: integers[key] for key in self._script.keys}}
+        refusals = self.refusals
+        return [
+            MeasuredRow(
+                target=self._script.target,
+                device=self._device.name,
+                arch=self._device.arch,
+                params=dict(self._script.params),
+                sizes=select_numbers(sizes),
+                schedule=dict(outcome.program.schedule),
+                seconds=outcome.seconds,
+                program=outcome.program.hash,
+                status="" if outcome.seconds is not None else outcome.status,
+                why=outcome.why,
+                rejected=outcome.is_refusal,
+                judge=self._judge,
+                time=time,
+            )
+            for outcome in decision.outcomes
+            if outcome.samples or outcome.is_refusal or outcome.program.hash not in refusals
+        ]
 
-    def _write_bucket(self, key: BucketKey) -> None:
-        """Write the report and the table row of a bucket. The case of the greatest sizes decides;
-        the others only exclude programs. Without a usable program the row is removed."""
-        # The first case has the greatest sizes, which a bucket stands for.
-        (sizes, deciding), *others = self._sort_decisions(key)
-        refused: dict[int, str] = {}
-        for decision in (deciding, *(decision for _, decision in others)):
-            prefix = "" if decision is deciding else f"at {decision.case.label}: "
-            for outcome in decision.outcomes:
-                if outcome.seconds is None:
-                    why = f"{outcome.status}: {outcome.why}" if outcome.why else outcome.status
-                    refused.setdefault(outcome.program.index, prefix + why)
-        refused = {**self.reasons_by_number, **refused}
-        seconds = {
-            outcome.program.index: outcome.seconds
-            for outcome in deciding.outcomes
-            if outcome.seconds is not None and outcome.program.index not in refused
-        }
-        measured = latency.Measurement(self._fingerprint, key, seconds, refused, sizes)
-        latency.write_measurement(self._script, measured)
-        best = measured.find_best()
-        # The race checked its winner twice, so it is better than the best by time alone.
-        if deciding.winner is not None and deciding.winner.program.index in seconds:
-            winner = deciding.winner
-            best = TableEntry(key, winner.program.index, "measured", winner.seconds, sizes)
-        if best is not None:
-            tables.update_rows(self._script, self._fingerprint, [best])
-        else:
-            # An earlier row is removed: its program may be one of those that are refused now.
-            tables.update_rows(self._script, self._fingerprint, [], removed_keys=[key])
+    def _append_rows(self, rows: Sequence[MeasuredRow]) -> None:
+        append_rows(self._cache, self._directory, rows)
+        self._rows += rows
 
-    def finish_tuning(
-        self, project: Project, device: Device, decisions: Sequence[Decision]
-    ) -> TunedInstance:
-        """Copy the refusals to all script directories with the same programs, and build the
-        dispatchers of the changed ones again. Return the results.
+    def finish_tuning(self, project: Project, decisions: Sequence[Decision]) -> TunedInstance:
+        """Write the tables of the other directories of the script, which list the same programs,
+        and build the dispatchers again. Return the results.
 
         Raises `InputError` without a C compiler, `LoadError`, `CacheError` and `TilusbuildError`.
         """
+        siblings = self._cache.list_names(layout.SCRIPTS, self._directory)
+        scripts = [self._script]
+        for digest in siblings:
+            path = self._cache.script_path(self._directory, digest)
+            if path != self._script.path:
+                with suppress(LoadError):
+                    scripts.append(refresh_tables(path, self._rows, self._committed))
         find_toolchain = partial(project.find_toolchain, cuda=False)
-        for script in [self._script, *copy_refusals(self._script)]:
-            # Another script's dispatcher is built again only if it was built before.
+        for script in scripts:
+            # Another directory's dispatcher is built again only if it was built before.
             has_dispatcher = os.path.isdir(os.path.join(script.path, layout.DISPATCH))
             if script is self._script or has_dispatcher:
                 refresh_dispatcher(project.cache, script, find_toolchain, project.runner)
-        shared_buckets = []
-        for key in self._decisions:
-            (_, deciding), *others = self._sort_decisions(key)
-            shared_buckets += [(deciding.case.label, other.case.label) for _, other in others]
-        return TunedInstance(
-            self._script, device, tuple(decisions), tuple(shared_buckets), self.reasons_by_number
-        )
+        refused = explain_refusals(self._script.programs, self.refusals.values())
+        shared_buckets = tuple(_find_shared_buckets(self._script, decisions))
+        return TunedInstance(self._script, self._device, tuple(decisions), shared_buckets, refused)
+
+
+def _find_shared_buckets(
+    script: Script, decisions: Iterable[Decision]
+) -> Iterator[tuple[str, str]]:
+    """Yield two cases of one bucket, by their labels: first the one with the greatest sizes, which
+    decides."""
+    groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], str]]] = {}
+    for decision in decisions:
+        integers = list_integers(decision.case)
+        sizes = tuple(int(integers[name]) for name in script.keys)
+        pairs = zip(script.buckets.values(), sizes, strict=True)
+        key = tuple(to_bucket(size) for to_bucket, size in pairs)
+        groups.setdefault(key, []).append((sizes, decision.case.label))
+    for group in groups.values():
+        (_, deciding), *others = sorted(group, key=lambda sized: sized[0])[::-1]
+        yield from ((deciding, label) for _, label in others)
 
 
 class TuneRequest(Struct, frozen=True):
@@ -333,13 +322,12 @@ def tune_instance(
         report_waiting = partial(display.report_waiting, str(facts["name"]))
         stack.enter_context(lock_device(str(facts["id"]), report_waiting))
         device = to_device(facts, request.device)
-        publisher = TuningPublisher(script, device.make_fingerprint(script.hash), check.judge)
+        committed = find_committed_rows(project.manifest, request.script)
+        publisher = TuningPublisher(project.cache, script, device, check.judge, committed)
         path = find_log_path(project, script, facts)
-        # Without the log, refusals remain: the tables have them, too.
+        # Without the log, refusals remain: the measurements have them, too.
         if request.fresh and os.path.exists(path):
             os.unlink(path)
-        # The table may have been deleted since the log was written: it gets the log's refusals.
-        publisher.add_refusals(collect_logged_refusals(read_lines(path)).values())
         log = stack.enter_context(closing(SampleLog(path)))
         private = project.cache.make_private(is_waited_for=False)
         stack.callback(private.discard)
@@ -353,4 +341,4 @@ def tune_instance(
         decisions = decide_cases(
             session, work, prepare_cases, sizes, request.seed, publish_decision, publisher.refusals
         )
-        return publisher.finish_tuning(project, device, decisions)
+        return publisher.finish_tuning(project, decisions)

@@ -294,18 +294,12 @@ def _show_results(
 
 
 def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str]:
-    """Yield a message for each rule, table row or default that chooses a refused program."""
-    from tilusbuild.runtime.tables import read_dispatch_table
-
+    """Yield a message for each rule or default that chooses a refused program."""
     # (What chooses, the program that it chooses.)
     choices: list[tuple[str, int]] = []
     if script.default is not None:
         choices.append(("the default schedule", script.default))
     choices += [(f"the dispatch rule {rule.source!r}", rule.program) for rule in script.rules]
-    for table in read_dispatch_table(script).tables:
-        # Of rows that people wrote: a measured row chooses a program that was right.
-        rows = [row for row in table.entries if row.source == "table"]
-        choices += [(f"the row for {list(row.key)}", row.program) for row in rows]
     for chooser, program in dict.fromkeys(choices):
         if program in refused:
             schedule = script.get_schedule(program)
@@ -318,13 +312,13 @@ def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str
 
 
 def _list_outranked(tuned: TunedInstance) -> Iterator[str]:
-    """Yield a message for each case whose winner no call gets, as a rule or row by hand decides."""
+    """Yield a message for each case whose winner no call gets, as a rule by hand decides."""
     from tilusbuild.runtime.errors import LoadError
     from tilusbuild.runtime.kernel import make_chooser
-    from tilusbuild.runtime.tables import read_serving_tables
+    from tilusbuild.runtime.tables import read_dispatch_table
     from tilusbuild.tune.bench.session import list_integers
 
-    chooser, _ = make_chooser(tuned.script, read_serving_tables(tuned.script), tuned.device)
+    chooser, _ = make_chooser(tuned.script, read_dispatch_table(tuned.script), tuned.device)
     for decision in tuned.decisions:
         try:
             choice = chooser.choose_program(list_integers(decision.case))

@@ -76,7 +76,7 @@ static int td_decide(int which, const int64_t *size, const int64_t *bucket, int 
     }
     int exact = low < table->count && !td_compare(table->entries[low].key, bucket);
     if (exact) {
-      *source = table->entries[low].source;
+      *source = TD_MEASURED;
       return table->entries[low].program;
     }
     if ((near = td_nearest(table, bucket)) >= 0) {

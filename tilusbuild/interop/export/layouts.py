@@ -25,7 +25,7 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes, try_list
 from tilusbuild.runtime.script import CALLED, Script, read_script
-from tilusbuild.runtime.tables import DeviceTable, read_serving_tables
+from tilusbuild.runtime.tables import DeviceTable, read_dispatch_table
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
 from tilusbuild.table import Cell, format_table
@@ -69,7 +69,7 @@ def _read_exported_script(cache: Tree, name: str, digest: str) -> ExportedScript
     path = cache.script_path(name, digest)
     try:
         script = read_script(path)
-        tables = read_serving_tables(script).tables
+        tables = read_dispatch_table(script).tables
     except LoadError as error:
         raise TilusbuildError(str(error)) from None
     entries = {index: lookup_entry(cache, program) for index, program in script.programs.items()}

@@ -33,8 +33,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from tilusbuild.runtime.table_file import Refusal
-from tilusbuild.tune.bench.bench import INCORRECT, OK
+from tilusbuild.runtime.table_file import Refusal, find_fastest, is_overruled
+from tilusbuild.tune.bench.bench import OK
 from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.session import (
     CASE,
@@ -55,8 +55,6 @@ _FIRST_STAGE = (2, math.inf)
 _SEARCH_STAGE = (2, 2.0)
 _SECOND_STAGE = (4, 1.25)
 _LAST_FACTOR = 1.05
-# Programs within this share of the best time are as good as the best.
-_TIE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +120,13 @@ class Race:
         first_stage = _SEARCH_STAGE if self._quota.is_limited else _FIRST_STAGE
         for rounds, factor in (first_stage, _SECOND_STAGE, (max_rounds, _LAST_FACTOR)):
             self._run_rounds(self._select_fast(factor), min(rounds, max_rounds))
-        winner = find_best_number(self._score_programs())
+        winner = find_fastest(self._score_programs())
         # A race between threads may show only in the second check, which calls a program many
         # times.
         while winner is not None and not self._session.check_program(
             self._case, self._records[winner]
         ):
-            winner = find_best_number(self._score_programs())
+            winner = find_fastest(self._score_programs())
         measured = [
             _make_outcome(record, program)
             for record in self._records.values()
@@ -207,18 +205,6 @@ def _group_twins(
     }
 
 
-def _select_within(scores: Mapping[int, float], factor: float) -> list[int]:
-    """Return the programs whose scores are at most `factor` times the best, sorted."""
-    bound = min(scores.values(), default=0.0) * factor
-    return sorted(index for index, seconds in scores.items() if seconds <= bound)
-
-
-def find_best_number(scores: Mapping[int, float]) -> int | None:
-    """Return the smallest number of the programs that tie for the best score. Return None without
-    scores, which are seconds by program number."""
-    return min(_select_within(scores, 1 + _TIE), default=None)
-
-
 def _make_outcome(record: ProgramRecord, program: Candidate) -> Outcome:
     """Return the outcome of a program whose library was measured as `record`: its time,
     or the failure."""
@@ -266,11 +252,10 @@ def decide_cases(
     """
     # A program that was refused at one of these sizes takes part up to that case: a tuning that is
     # resumed asks the same questions as the one that was interrupted.
-    sizes_of_cases = [dict(size) for size in sizes]
     refusals = {
         digest: refusal
         for digest, refusal in known_refusals.items()
-        if dict(refusal.sizes) not in sizes_of_cases
+        if not any(map(refusal.is_at, sizes))
     }
     decisions: dict[int, Decision] = {}
     quotas: dict[int, Quota] = {}
@@ -302,31 +287,31 @@ def _refusals_at_case(
     """Return the refusals that hold from this case on, by hash: new ones, and known ones at the
     same sizes that this case does not lift."""
     # A program that is right by another judge takes part in later cases.
-    lifted = find_lifted(decision, known_refusals, judge)
-    sizes = dict(decision.case.sizes)
+    lifted = _find_lifted(decision, known_refusals, judge)
     known = {
         digest: refusal
         for digest, refusal in known_refusals.items()
-        if dict(refusal.sizes) == sizes and digest not in lifted
+        if refusal.is_at(decision.case.sizes) and digest not in lifted
     }
-    return known | {refusal.program: refusal for refusal in collect_refusals(decision, judge)}
+    return known | {refusal.program: refusal for refusal in _list_refusals(decision, judge)}
 
 
-def find_lifted(decision: Decision, known_refusals: Mapping[str, Refusal], judge: str) -> list[str]:
+def _find_lifted(
+    decision: Decision, known_refusals: Mapping[str, Refusal], judge: str
+) -> list[str]:
     """Return the hashes of programs that another judge finds right at the sizes at which they
     had been incorrect."""
-    # Other inputs, and another try with the same judge, lift nothing: an error may be rare.
     right_hashes = {
         outcome.program.hash for outcome in decision.outcomes if outcome.seconds is not None
     }
     return [
         refusal.program
         for digest, refusal in known_refusals.items()
-        if digest in right_hashes and _is_overruled(refusal, judge, decision.case.sizes)
+        if digest in right_hashes and is_overruled(refusal, judge, decision.case.sizes)
     ]
 
 
-def collect_refusals(decision: Decision, judge: str) -> list[Refusal]:
+def _list_refusals(decision: Decision, judge: str) -> list[Refusal]:
     """Return a refusal for each program that was incorrect or crashed in this case."""
     sizes = dict(decision.case.sizes)
     return [
@@ -362,18 +347,9 @@ def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Ref
             refusal = refusals.get(program)
             if answer.is_refusal:
                 refusals[program] = Refusal(program, answer.status, case_sizes, answer.why, judge)
-            elif refusal is not None and _is_overruled(refusal, judge, case_sizes):
+            elif refusal is not None and is_overruled(refusal, judge, case_sizes):
                 del refusals[program]
     return refusals
-
-
-def _is_overruled(refusal: Refusal, judge: str, sizes: Mapping[str, Any]) -> bool:
-    """Return whether a right result at these sizes, by this judge (the digest of the reference and
-    the tolerances), lifts a refusal."""
-    # A crash does not depend on a judge; and the judge "" compares nothing, so it lifts nothing.
-    if refusal.status != INCORRECT or judge in ("", refusal.judge):
-        return False
-    return dict(refusal.sizes) == dict(sizes)
 
 
 SAMPLE_SHARE, LOOK_SHARE = 0.4, 0.8

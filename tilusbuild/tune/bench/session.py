@@ -27,7 +27,7 @@ from typing import Any
 
 from tilusbuild.errors import input_error
 from tilusbuild.runtime.durations import parse_duration
-from tilusbuild.runtime.regular import open_regular, read_bytes
+from tilusbuild.runtime.regular import open_for_append, read_bytes
 from tilusbuild.tune.bench.bench import (
     CRASH,
     INCORRECT,
@@ -274,7 +274,8 @@ class SampleLog:
     def append_line(self, value: Mapping[str, Any]) -> None:
         """Append an object as a line, by one write. Raises `OSError`."""
         if self._handle < 0:
-            self._handle = self._open_log()
+            os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
+            self._handle = open_for_append(self.path)
         os.write(self._handle, json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
     def close(self) -> None:
@@ -282,17 +283,6 @@ class SampleLog:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
-
-    def _open_log(self) -> int:
-        """Return a descriptor of the file for appending. Make its directory, and end a line that
-        was cut short. Raises `OSError`."""
-        os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
-        handle = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        size = os.fstat(handle).st_size
-        # A kill may have cut the last line: the next one begins on a line of its own.
-        if size and os.pread(handle, 1, size - 1) != b"\n":
-            os.write(handle, b"\n")
-        return handle
 
 
 RUN, CASE = "run", "case"

@@ -1,14 +1,14 @@
-"""What was measured, by schedule: a file that a repository keeps, so that other checkouts choose by
-it.
+"""Rows of measurements: the form in which a cache keeps them (`dispatch/measurements.py`), and a
+repository a choice of them, so that other checkouts choose by it.
 
-A program's hash changes with its compiler, and its number with the space; its schedule does not. A
-line of JSON says what the file is, then each line is a row (folded here), in order, so that a diff
-shows what changed:
+A program's hash changes with its code and its compiler, and its number with the space; its schedule
+does not. A row has the hash and the schedule. In a repository's file a line of JSON says what the
+file is, then each line is a row (folded here), in order, so that a diff shows what changed:
 
     {"schema": 1, "script": "matmul"}
     {"target": "h100", "device": "NVIDIA H100 80GB HBM3", "arch": "sm_90",
      "params": {"dtype": "f16"}, "sizes": {"m": 16}, "schedule": {"block_m": 64},
-     "seconds": 1.187e-05}
+     "seconds": 1.187e-05, "program": "5f1c…"}
 """
 
 from __future__ import annotations
@@ -30,41 +30,61 @@ SCHEMA = 1
 _Size = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
-class TunedRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """The schedule that was chosen for some sizes of an instance on a device."""
+class MeasuredRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The time of a program of an instance at some sizes on a device, or why it has none."""
 
     target: str
     device: str
     arch: str
     params: dict[str, Value]
-    sizes: dict[str, _Size]
-    """The sizes of the measured calls, by dispatch key."""
+    sizes: dict[str, _Size | float | bool]
+    """The numbers of the measured calls by name, with at least the dispatch keys."""
     schedule: dict[str, Value]
-    seconds: Annotated[float, Meta(ge=0)]
+    seconds: Annotated[float, Meta(ge=0)] | None = None
+    program: str = ""
+    """The program's hash; "" if it is not known: the row holds for any code of the schedule."""
+    status: str = ""
+    """How the program failed; "" for one with a time."""
+    why: str = ""
+    rejected: bool = False
+    """Whether the program is to be chosen at no size: it computed wrong, or crashed."""
+    judge: str = ""
+    """The digest of the reference; "" if it is not known."""
+    time: str = ""
+    """The time of the tuning in UTC, as 2026-05-04T10:20:30Z. Rows of one tuning share it."""
+
+    def __post_init__(self) -> None:
+        if (self.seconds is None) == (self.status == ""):
+            raise ValueError('a row has "seconds", or a "status" that says why it has none')
 
     @property
     def sort_key(self) -> tuple[str, ...]:
-        """Return target, device, architecture, constants and sizes: no two rows of a file have the
-        same."""
-        return (
-            self.target,
-            self.device,
-            self.arch,
-            _format_values(self.params),
-            _format_values(self.sizes),
-        )
+        """Return target, device, architecture, constants and sizes: no two rows of a repository's
+        file have the same."""
+        device, arch, sizes = self.case_key
+        return (self.target, device, arch, format_values(self.params), sizes)
+
+    @property
+    def case_key(self) -> tuple[str, str, str]:
+        """Return device, architecture and sizes, which all programs of a tuning's case share."""
+        return (self.device, self.arch, format_values(self.sizes))
 
     @property
     def line(self) -> str:
-        """Return the row as a line of the file."""
+        """Return the row as a line of a file."""
         return json.dumps(msgspec.to_builtins(self), ensure_ascii=False)
 
     def is_of_instance(self, target: str, params: Mapping[str, Value]) -> bool:
         """Return whether the row is about this instance."""
-        return self.target == target and _format_values(self.params) == _format_values(params)
+        return self.target == target and format_values(self.params) == format_values(params)
 
 
-def _format_values(values: Mapping[str, Value]) -> str:
+def select_numbers(sizes: Mapping[str, Value]) -> dict[str, int | float | bool]:
+    """Return the sizes of a call that a row has: its numbers."""
+    return {name: size for name, size in sizes.items() if not isinstance(size, str)}
+
+
+def format_values(values: Mapping[str, Value]) -> str:
     """Return values as a text that distinguishes `1` from `true`, and sorts whole numbers by
     size."""
     # Integers are padded to twenty digits, which hold any 64-bit number, so that texts sort as the
@@ -75,7 +95,7 @@ def _format_values(values: Mapping[str, Value]) -> str:
     return json.dumps(sortable_values, sort_keys=True)
 
 
-def read_tuned_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
+def read_committed_rows(manifest: Manifest, script: str) -> tuple[MeasuredRow, ...]:
     """Return the rows of a script's file; none if the manifest names no file, or there is no
     file yet. Raises `InputError` for a malformed file, at its line."""
     dispatch = manifest.scripts[script].dispatch
@@ -89,7 +109,7 @@ def read_tuned_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
     except OSError as error:
         place = manifest.locate_value("script", script, "dispatch", "measured")
         raise input_error(f"{name} cannot be read: {error.strerror}", place=place) from None
-    rows: dict[tuple[str, ...], TunedRow] = {}
+    rows: dict[tuple[str, ...], MeasuredRow] = {}
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
         place = Place(name, number, 1, line)
         try:
@@ -97,7 +117,7 @@ def read_tuned_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
             if number == 1:
                 _check_head(line, script)
                 continue
-            row = msgspec.json.decode(line, type=TunedRow)
+            row = msgspec.json.decode(line, type=MeasuredRow)
         # msgspec's errors are `ValueError`s, too.
         except (ValueError, RecursionError) as error:
             message = f"not measurements of {script}: {error}"
@@ -111,7 +131,7 @@ def read_tuned_rows(manifest: Manifest, script: str) -> tuple[TunedRow, ...]:
     return tuple(rows.values())
 
 
-_KEYS = ", ".join(TunedRow.__struct_fields__)
+_KEYS = ", ".join(MeasuredRow.__struct_fields__[:7])
 
 
 def _format_head(script: str) -> str:
@@ -126,7 +146,7 @@ def _check_head(line: str, script: str) -> None:
         raise ValueError(f"they are of {head.get('script')!r:.80}")
 
 
-def format_tuned_rows(script: str, rows: Iterable[TunedRow]) -> str:
+def format_rows(script: str, rows: Iterable[MeasuredRow]) -> str:
     """Return the content of the file with these rows."""
     lines = (row.line for row in sorted(rows, key=lambda row: row.sort_key))
     return "".join(f"{line}\n" for line in (_format_head(script), *lines))
