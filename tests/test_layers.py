@@ -10,14 +10,14 @@ from pathlib import Path
 import tilusbuild
 
 LAYERS = [
-    "runtime", "rooms", "option", "_version",
-    "errors", "state", "noop", "table",
+    "runtime", "option", "_version",
+    "errors", "rooms", "state", "noop", "table",
     "process", "expr", "arch", "binary", "status", "signature",
     "space", "manifest", "toolchain", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package",
     "cli", "tune", "check",
     "watch", "jit", "signing", "oci", "embed", "kernels", "interop", "intake", "reapi", "page",
-    "diff", "compdb", "preflight", "overview",
+    "rebuild", "diff", "compdb", "preflight", "overview",
     "torch",
 ]  # fmt: skip
 

@@ -67,6 +67,8 @@ run("package", "--as-built", "-o", "../dist")
 if gone in ("oci", "kernels", "embed"):
     form = "wheel" if gone == "embed" else gone
     run("package", "--as-built", "--format", form, status=2)
+if gone == "rebuild":
+    run("verify", "../dist/" + os.listdir("../dist")[0], "--rebuild", status=2)
 if gone == "signing":
     run("verify", "../dist/" + os.listdir("../dist")[0], "--key", "pem", status=2)
 if gone == "embed":

@@ -14,6 +14,7 @@ package format  name → module:attribute, a `package.formats.PackageFormat`    
 report          form → module:attribute, lines of JSON to a file's bytes  the room of `report`
 package tests   "write" → module:attribute, writes the cases of instances     cli/package.py
 signing         "attester", "check" → module:attribute                   cli/options.py
+rebuild         "programs" → class, "share" → function     builder/resources.py, cli/verify.py
 public name     name in `tilusbuild` → module:attribute               tilusbuild/__init__.py
 lines           verb → module:attribute, classes of its lines of `--json`    the schema of `--json`
 module for kernels  name → module, put beside the runtime        the room of the format `kernels`
@@ -29,8 +30,11 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable
 from functools import cache
 from typing import Any
+
+from tilusbuild.errors import input_error
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
@@ -69,6 +73,16 @@ def import_value(name: str) -> Any:
     module, _, attribute = name.partition(":")
     imported = importlib.import_module(module)
     return getattr(imported, attribute) if attribute else imported
+
+
+def load_contribution(point: str, name: str, purpose: str) -> Callable[..., Any]:
+    """Return the function `name` that an optional part contributes at `point`. Raises `InputError`
+    if the part is not installed; `purpose` ends the message."""
+    functions = find_contributions(point)
+    if name not in functions:
+        raise input_error(f"this tilusbuild was installed without the part that {purpose}")
+    function: Callable[..., Any] = import_value(functions[name])
+    return function
 
 
 # Packages whose modules have another name.

@@ -110,7 +110,7 @@ NOT_NEEDED = [
     "tilusbuild.process.landlock", "tilusbuild.process.resident", "tilusbuild.runtime.script",
     "tilusbuild.cache.garbage", "tilusbuild.toolchain.nvrtc_command",
     "tilusbuild.dispatch", "tilusbuild.package", "tilusbuild.runtime.kernel",
-    "tilusbuild.space.component", "tilusbuild.toolchain.diagnose", "tilusbuild.tune.verb_tune",
+    "tilusbuild.space.component", "tilusbuild.preflight.diagnose", "tilusbuild.tune.verb_tune",
     "tilusbuild.watch.verb",
 ]  # fmt: skip
 """What checks a manifest, enumerates, compiles, dispatches, loads, shows, packages, watches."""

@@ -8,7 +8,7 @@ import pytest
 
 from support.packages import Hand
 from support.project import Project
-from tilusbuild.diff.verb import ChangeLine, list_changes, open_side
+from tilusbuild.diff.verb_diff import ChangeLine, list_changes, open_side
 from tilusbuild.package.extract import Limits
 
 

@@ -11,7 +11,7 @@ from support.packages import Hand, by_hand
 from support.project import Project
 from tilusbuild.package.errors import PackageError
 from tilusbuild.package.extract import Limits
-from tilusbuild.package.rebuild import rebuild_share, sample_programs
+from tilusbuild.rebuild.sample import rebuild_share, sample_programs
 
 HASHES = [f"{number:02x}" + "0" * 62 for number in range(256)]
 

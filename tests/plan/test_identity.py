@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilusbuild.builder.explain import list_differences
 from tilusbuild.builder.project import Project
+from tilusbuild.diff.explain import list_differences
 from tilusbuild.errors import InputError
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.plan import identity

@@ -51,7 +51,7 @@ IN_OURS = {
     "compile/declared.py",
     "compile/program.py",
     "embed/dispatcher.py",
-    "builder/rebuild.py",
+    "rebuild/rebuilder.py",
     "reapi/execute.py",
     "tune/bench/work.py",
     "tune/prepare.py",

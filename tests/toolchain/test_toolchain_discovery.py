@@ -13,8 +13,8 @@ import pytest
 from support.fake_runner import finished
 from tilusbuild.arch import parse_arch
 from tilusbuild.errors import InputError, Place
+from tilusbuild.preflight.diagnose import diagnose_components
 from tilusbuild.toolchain import Toolchain, ToolchainRequest, discovery
-from tilusbuild.toolchain.diagnose import diagnose_components
 
 World = Any
 """The fixtures' machine, of conftest.py."""

@@ -31,9 +31,9 @@ from tilusbuild.process.jobserver import Jobserver, JobserverError, find_jobserv
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.remote.lazy import LazyRemote
 from tilusbuild.remote.user_settings import choose_remote
+from tilusbuild.rooms import load_contribution
 
 if TYPE_CHECKING:
-    from tilusbuild.builder.rebuild import Rebuilder
     from tilusbuild.remote.archive import Archive
 
 
@@ -145,17 +145,18 @@ def _add_executor(
 
 
 def _make_lazy_verify(project: Project) -> Callable[[str, Archive], str | None]:
-    """Return the function that compiles a remote's program again."""
+    """Return the function that compiles a remote's program again; that raises `InputError` without
+    the room for it."""
 
-    # `rebuild` is imported, and the one rebuilder is made, at the first call: most builds verify
-    # nothing.
+    # Made at the first call: most builds verify nothing.
     @cache
-    def open_rebuilder() -> Rebuilder:
-        from tilusbuild.builder.rebuild import Rebuilder
+    def make_verify() -> Callable[[str, Archive], str | None]:
+        make_rebuilder = load_contribution("rebuild", "programs", "compiles programs again")
+        verify: Callable[[str, Archive], str | None]
+        verify = make_rebuilder(project.cache.root, project.runner).verify_archive
+        return verify
 
-        return Rebuilder(project.cache.root, project.runner)
-
-    return lambda program, archive: open_rebuilder().verify_archive(program, archive)
+    return lambda program, archive: make_verify()(program, archive)
 
 
 @contextmanager

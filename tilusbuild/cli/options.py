@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from tilusbuild.cli.arguments import Common, collect_settings
 from tilusbuild.report.jsonl import JsonLine, format_json_line
 from tilusbuild.report.text import OutputStream
-from tilusbuild.rooms import find_contributions, import_value
+from tilusbuild.rooms import find_contributions, import_value, load_contribution
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -163,18 +163,6 @@ def find_attester(key: str | None) -> Attest:
         return lambda contents: {}
     attest: Attest = load_contribution("signing", "attester", "signs packages")(key)
     return attest
-
-
-def load_contribution(point: str, name: str, purpose: str) -> Callable[..., Any]:
-    """Return the function `name` that an optional part (`rooms.py`) contributes at `point`. Raises
-    `InputError` if the part is not installed; `purpose` ends the message."""
-    from tilusbuild.errors import input_error
-
-    functions = find_contributions(point)
-    if name not in functions:
-        raise input_error(f"this tilusbuild was installed without the part that {purpose}")
-    function: Callable[..., Any] = import_value(functions[name])
-    return function
 
 
 def write_file(path: str, data: bytes) -> None:

@@ -20,7 +20,7 @@ from tilusbuild.cli.arguments import (
 )
 from tilusbuild.cli.options import emit_line, print_message
 from tilusbuild.report.jsonl import declare_line
-from tilusbuild.rooms import find_contributions
+from tilusbuild.rooms import find_contributions, load_contribution
 
 if TYPE_CHECKING:
     from tilusbuild.package.collect import PackageOrder
@@ -79,7 +79,7 @@ def run(arguments: PackageArgs) -> int:
         )
     write_tests: Callable[..., Mapping[str, str]] | None = None
     if with_tests:
-        write_tests = options.load_contribution("package tests", "write", "makes tests")
+        write_tests = load_contribution("package tests", "write", "makes tests")
         report_missing = lambda case: print_message(f"no test of {case}\n")  # noqa: E731
         write_tests = partial(write_tests, report=report_missing, large=arguments.large_tests)
     formats_of_options = parse_formats(arguments.formats, _FORMATS)

@@ -24,8 +24,6 @@ from tilusbuild.rooms import find_contributions
 VERBS: dict[str, tuple[str, str, str]] = {
     "init": ("create a project that builds and runs, to start from",
              "start", "init my-kernels"),
-    "doctor": ("show which tools were found, and which are missing",
-               "start", "doctor"),
     "schema": ("print the JSON schema of tilus.toml",
                "start", "schema"),
     "completions": ("print what makes a shell complete verbs and options",
@@ -36,8 +34,6 @@ VERBS: dict[str, tuple[str, str, str]] = {
              "build", "plan --space gemm"),
     "render": ("write the sources that a build would compile",
                "build", "render gemm --level 0 -o rendered"),
-    "explain": ("explain why programs are out of date",
-                "build", "explain gemm/12"),
     "package": ("package what was built, for other machines",
                 "package and install", "package --format wheel -o dist"),
     "verify": ("verify a package or a cache, also by compiling it again",

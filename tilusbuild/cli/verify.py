@@ -7,6 +7,7 @@ from tilusbuild.cli.arguments import SignedArgs, Verb, option, optional
 from tilusbuild.cli.options import CountsLine, emit_line, print_message, show_result
 from tilusbuild.report.jsonl import ProblemLine, declare_line
 from tilusbuild.report.text import format_count
+from tilusbuild.rooms import load_contribution
 
 
 class VerifyArgs(SignedArgs, frozen=True, kw_only=True):
@@ -123,8 +124,7 @@ def _verify_cache(path: str) -> tuple[list[tuple[str, str]], str]:
 def _rebuild_programs(path: str, arguments: VerifyArgs, share: float) -> tuple[int, int]:
     """Compile a share of the programs again, and print those that differ. Return how many were
     compiled, and how many of them differ."""
-    from tilusbuild.package.rebuild import rebuild_share
-
+    rebuild_share = load_contribution("rebuild", "share", "compiles programs again")
     rebuilt = differing = 0
     for result in rebuild_share(path, share, options.parse_limits(arguments)):
         rebuilt += 1

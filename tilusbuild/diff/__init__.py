@@ -1,1 +1,1 @@
-"""The verb `diff`: what changed between two packages or caches."""
+"""The verbs `diff` and `explain`: how programs differ from those of another build."""

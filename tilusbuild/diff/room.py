@@ -1,4 +1,4 @@
-"""What this optional room brings; see `tilusbuild/rooms.py`."""
+"""The contributions of this optional room; see `tilusbuild/rooms.py`."""
 
 BRINGS = {
     "verb": {
@@ -6,7 +6,13 @@ BRINGS = {
             "show what changed between two packages or caches",
             "package and install",
             "diff old.tar.zst new.tar.zst",
-            "tilusbuild.diff.verb",
+            "tilusbuild.diff.verb_diff",
+        ),
+        "explain": (
+            "explain why programs are out of date",
+            "build",
+            "explain gemm/12",
+            "tilusbuild.diff.verb_explain",
         ),
     },
 }

@@ -23,6 +23,7 @@ from tilusbuild.cli.arguments import (
 from tilusbuild.cli.options import CountsLine, emit_line, show_result
 from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar, declare_line
 from tilusbuild.report.text import format_count
+from tilusbuild.rooms import load_contribution
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -191,7 +192,7 @@ def _build_dispatchers(
     `InputError` without the part that makes dispatchers."""
     from tilusbuild.dispatch.refresh import refresh_dispatcher
 
-    options.load_contribution("dispatcher", "c", "makes C dispatchers")
+    load_contribution("dispatcher", "c", "makes C dispatchers")
     # A dispatcher is C: no nvcc is looked for.
     find_toolchain = partial(project.find_toolchain, cuda=False)
     for overview in overviews:

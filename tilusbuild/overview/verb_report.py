@@ -23,6 +23,7 @@ from tilusbuild.overview.costs import (
 from tilusbuild.overview.measured import MeasuredLine
 from tilusbuild.overview.verb_dispatch import CoverageLine
 from tilusbuild.report.jsonl import JsonLine, declare_line, format_json_line
+from tilusbuild.rooms import load_contribution
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.status import Status
 
@@ -70,7 +71,7 @@ def run(arguments: ReportArgs) -> int:
         raise input_error(f"--top {arguments.top}: not a number of programs")
     make_page = None
     if arguments.html is not None:
-        make_page = options.load_contribution("report", "html", "makes pages")
+        make_page = load_contribution("report", "html", "makes pages")
     with options.open_project(arguments) as project:
         selection = options.make_selection(arguments, project)
         if not arguments.json and arguments.html is None:

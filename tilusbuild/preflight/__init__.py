@@ -1,1 +1,1 @@
-"""The verb `diff`: what changed between two packages or caches."""
+"""The verbs `doctor` and `preflight`: what this machine has, and what another one needs."""

@@ -27,6 +27,7 @@ from tilusbuild.cache.includes import is_include_whole, publish_include
 from tilusbuild.cache.tree import PrivateDirectory, Tree
 from tilusbuild.engine.attempt import ProgramAnswer, make_answer
 from tilusbuild.engine.interfaces import Store
+from tilusbuild.errors import InputError
 from tilusbuild.remote.archive import (
     Archive,
     ArchiveError,
@@ -50,10 +51,6 @@ _MAX_DIRECTORIES = 2
 _MAX_TEXT = 16 << 20
 # The files that `check_entry` reads as text. Others are mapped: a library may have 100 MB.
 _TEXTS = (layout.META, *layout.TEXTS, layout.COMPILE_SH, layout.LOG, layout.MANIFEST)
-
-
-class NotVerifiedError(Exception):
-    """A program could not be compiled again, which says nothing about its bytes."""
 
 
 class Outcome(Struct, frozen=True):
@@ -120,7 +117,8 @@ class Fetcher:
         share: float = 0.0,
     ) -> None:
         """`verify` compiles a program again and returns the difference, or None; it raises
-        `NotVerifiedError`. A `share` of the programs that were built, 0 to 1, is verified."""
+        `InputError` where it cannot. A `share` of the programs that were built, 0 to 1, is
+        verified."""
         self._backend = backend
         self._guard = guard
         self._store = store
@@ -301,8 +299,8 @@ class Fetcher:
         try:
             with self._verifying:  # one compiler beside those of the build
                 difference = self._verify(candidate.program, candidate.archive)
-        except NotVerifiedError as error:
-            return Outcome(candidate.program, refused=f"{error!s:.500}")
+        except InputError as error:
+            return Outcome(candidate.program, refused=f"{error.diagnostics[0].message:.500}")
         if difference is None:
             return None
         return Outcome(candidate.program, refused=difference, outdated=True, wrong=True)

@@ -21,12 +21,11 @@ from tilusbuild.cache.entries import get_product, read_meta
 from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.program import compile_program
 from tilusbuild.compile.steps import LAUNCHER, find_launcher
-from tilusbuild.errors import InputError
+from tilusbuild.errors import InputError, input_error
 from tilusbuild.plan.identity import parse_section
 from tilusbuild.plan.recorded import ForeignTextsError, restore_recipe
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.remote.archive import Archive
-from tilusbuild.remote.fetch import NotVerifiedError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.envelope import StepStore
 from tilusbuild.state.files import sha256_file
@@ -87,7 +86,7 @@ class Rebuilder:
     def verify_archive(self, program: str, archive: Archive) -> str | None:
         """Return how a remote's product differs from this machine's; None for the same bytes.
 
-        Raises `NotVerifiedError` if the program cannot be compiled, `CancelledError` and `OSError`.
+        Raises `InputError` if the program cannot be compiled, `CancelledError` and `OSError`.
         """
         with TemporaryDirectory("verify") as directory:
             entry = directory.path
@@ -99,7 +98,7 @@ class Rebuilder:
             product = get_product(read_meta(entry, program))
             result = self.rebuild_program(program, product.sha256 or "", entry)
         if result.rebuilt_sha256 is None:
-            raise NotVerifiedError(f"it cannot be compiled again: {result.error}")
+            raise input_error(f"it cannot be compiled again: {result.error}")
         return None if result.same else f"{product.name} has other bytes"
 
     def _locate_entry(self, program: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from tilusbuild.builder.rebuild import Rebuilder, RebuildResult
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import get_product, lookup_entry
 from tilusbuild.cache.index import list_programs
@@ -20,6 +19,7 @@ from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, unpack_package
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import count_usable_cores
+from tilusbuild.rebuild.rebuilder import Rebuilder, RebuildResult
 from tilusbuild.status import Status
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilusbuild.builder.explain import ExplanationLine, explain_plan
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import SelectionArgs, Verb
 from tilusbuild.cli.options import emit_line
+from tilusbuild.diff.explain import ExplanationLine, explain_plan
 from tilusbuild.report.text import format_count
 from tilusbuild.status import Status
 

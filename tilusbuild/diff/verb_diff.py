@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from tilusbuild.builder.explain import list_differences
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import get_product, lookup_entry
 from tilusbuild.cache.index import list_programs, list_scripts, read_index
@@ -22,6 +21,7 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import LimitArgs, Verb, flag, positional
 from tilusbuild.cli.options import CountsLine, emit_line
+from tilusbuild.diff.explain import list_differences
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.report.jsonl import JsonLine

@@ -12,9 +12,9 @@ from msgspec.structs import asdict
 
 from tilusbuild.cli.arguments import Common, Verb
 from tilusbuild.cli.options import emit_line
+from tilusbuild.preflight.diagnose import Finding
 from tilusbuild.report.jsonl import ProblemLine, Scalar, declare_line
 from tilusbuild.runtime.option import find_unknown_variables
-from tilusbuild.toolchain.diagnose import Finding
 
 if TYPE_CHECKING:
     from tilusbuild.errors import InputError
@@ -87,9 +87,9 @@ def run(arguments: Common) -> int:
 def _diagnose_tools(manifest: Manifest | None, root: str) -> Iterator[Finding]:
     """Yield the findings on the tools of every toolchain."""
     from tilusbuild.builder.project import make_toolchain_request
+    from tilusbuild.preflight.diagnose import diagnose_components
     from tilusbuild.process.local import LocalRunner
     from tilusbuild.toolchain import DigestMemory, ToolchainRequest
-    from tilusbuild.toolchain.diagnose import diagnose_components
 
     # Shared, so that a tool of two toolchains is read once.
     memory = DigestMemory()
@@ -159,8 +159,8 @@ def _list_needed_components(manifest: Manifest | None, setting: Setting[str]) ->
     if manifest is None:
         return {"g++"}
     from tilusbuild.manifest.settings import BY_DEFAULT
+    from tilusbuild.preflight.diagnose import name_component
     from tilusbuild.toolchain import DeviceCompiler
-    from tilusbuild.toolchain.diagnose import name_component
 
     compiler = DeviceCompiler(setting.value, setting.source in BY_DEFAULT)
     needed = {"g++"}
