@@ -280,9 +280,11 @@ def measure(tree: Tree) -> dict[str, int]:
         "JSON line classes": len(tree.subclasses("JsonLine", "Event")),
         "options": sum(_is_option(source, node) for source in sources for node in source.nodes),
         "manifest keys": sum(
-            _rows(text) for path, text in tree.texts.items() if path.startswith("docs/manifest")
+            _rows(text) + _count_shared_keys(text)
+            for path, text in tree.texts.items()
+            if path.startswith("docs/manifest")
         ),
-        "environment variables": len(set(re.findall(r"\bTILUSBUILD_[A-Z_]*[A-Z]\b", texts))),
+        "environment variables": len(_find_variables(texts)),
         "formats on disk": _rows(tree.texts.get("docs/formats.md", "")),
         "circles of imports": len(circles),
         "files in circles": sum(map(len, circles)),
@@ -375,6 +377,18 @@ def _is_option(source: Source, node: ast.AST) -> bool:
 def _rows(page: str) -> int:
     """Return how many rows of tables, and items of lists, begin with a name in code."""
     return sum(line.startswith(("| `", "- `")) for line in page.splitlines())
+
+
+def _count_shared_keys(page: str) -> int:
+    """Return how many keys of another table a page of the manifest names as its own, too."""
+    return sum(line.count("`, `") + 1 for line in page.splitlines() if line.startswith("As in ["))
+
+
+def _find_variables(texts: str) -> set[str]:
+    """Return the environment variables: those in code, and the rest of `runtime/option.py`'s."""
+    declared = " ".join(re.findall(r'(?ms)^_NAMES = """(.*?)"""', texts)).split()
+    literals = re.findall(r"\bTILUSBUILD_[A-Z_]*[A-Z]\b", texts)
+    return {*literals, *("TILUSBUILD_" + name for name in declared)}
 
 
 def _package(module: str) -> str:

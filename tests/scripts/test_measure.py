@@ -41,6 +41,7 @@ def publish() -> None: ...
 """,
     "tilusbuild/engine/loop.py": """\
 import tilusbuild.builder.build
+_NAMES = \"\"\"JOBS LEVEL\"\"\"
 
 
 class Event: ...
@@ -57,21 +58,21 @@ def start():
 """,
     "tests/test_build.py": "def test_one():\n    assert True\n",
     "docs/manifest.md": "| key | |\n|---|---|\n| `edition` | 1 |\n",
-    "docs/manifest/a.md": "| `b` | |\n",
+    "docs/manifest/a.md": "| `b` | |\n\nAs in [b](b.md): `c`, `d`.\n",
     "docs/formats.md": "| `index.json` | |\n",
     "README.md": "not counted\n",
 }
 
 COUNTED = {
-    "lines": 39,
-    "lines of the core": 39,
-    "code lines": 21,
+    "lines": 40,
+    "lines of the core": 40,
+    "code lines": 22,
     "files": 2,
     "classes": 4,
     "JSON line classes": 1,
     "options": 0,
-    "manifest keys": 2,
-    "environment variables": 1,
+    "manifest keys": 4,
+    "environment variables": 2,
     "formats on disk": 1,
     "circles of imports": 1,
     "files in circles": 2,
