@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from tilusbuild.runtime import option
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError, make_read_error
 from tilusbuild.runtime.naming import format_command
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import read_bytes, try_read_bytes, try_stat
 from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
 from tilusbuild.runtime.where import (
     MANIFEST_NAME,
@@ -197,9 +197,8 @@ def describe_origin(directory: str, paths: Iterable[str]) -> dict[str, str]:
 def identify_manifest(directory: str) -> str:
     """Return numbers that no manifest in another directory has, then or later: the directory's
     inode, and the file's device, inode and time; "" without one."""
-    try:
-        root, file = os.stat(directory), os.stat(os.path.join(directory, MANIFEST_NAME))
-    except (OSError, ValueError):
+    root, file = try_stat(directory), try_stat(os.path.join(directory, MANIFEST_NAME))
+    if root is None or file is None:
         return ""
     # The time, because the inodes of a deleted checkout are given to the next one.
     return f"{root.st_ino} {file.st_dev} {file.st_ino} {file.st_mtime_ns}"
@@ -207,10 +206,8 @@ def identify_manifest(directory: str) -> str:
 
 def digest_file(path: str) -> str | None:
     """Return 16 digits of the sha256 of a file; None for one that cannot be read."""
-    try:
-        return hashlib.sha256(read_bytes(path)).hexdigest()[:16]
-    except OSError:
-        return None
+    data = try_read_bytes(path)
+    return None if data is None else hashlib.sha256(data).hexdigest()[:16]
 
 
 def find_search_roots(where: object) -> Iterator[SearchRoot]:

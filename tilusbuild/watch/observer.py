@@ -21,6 +21,7 @@ from watchdog.observers import Observer as NativeObserver
 from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from tilusbuild.process.base import convert_thread_errors
+from tilusbuild.runtime.regular import try_stat
 from tilusbuild.runtime.where import is_within
 
 # watchdog only logs it when events were lost: no line of a person's terminal is for that.
@@ -186,8 +187,5 @@ class _Handler(events.FileSystemEventHandler):
 
 def _read_device_and_inode(path: str) -> tuple[object, ...]:
     """Return the device and the inode of a path; () if it is missing."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return status.st_dev, status.st_ino
+    status = try_stat(path)
+    return () if status is None else (status.st_dev, status.st_ino)
