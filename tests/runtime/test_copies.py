@@ -56,7 +56,7 @@ def test_a_lock_is_closed_once_whatever_is_copied(built: Marks, tmp_path: Path) 
     kernel = tilusbuild.load("mark", where=built.cache)
     for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError):
-            attempt(cast(ReaderLock, kernel._hold)._files[0])
+            attempt(cast(list[ReaderLock], kernel._hold)[0]._files[0])
     gc.collect()
     name = LockName("read", built.script("mark").hash)
     assert not Locks(str(built.cache)).is_lock_free(name)
