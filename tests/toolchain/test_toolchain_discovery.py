@@ -207,7 +207,30 @@ def test_wheels_that_are_not_whole_are_refused_with_the_command(machine, lost, s
     (root / lost).rename(root.parent.parent / name)
     message = refused(machine, str(root))
     assert said in message
-    assert "pip install nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88" in message
+    toolkit = "'cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]==13.0.*'"
+    assert f"pip install nvidia-cuda-nvcc==13.0.88 {toolkit}" in message
+
+
+# `Requires-Dist` of cuda-toolkit: the versions of nvcc, nvvm and crt, of runtime, and of cccl.
+@pytest.mark.parametrize(
+    ("compiler", "runtime", "cccl"),
+    [
+        ("13.0.48", "13.0.48", "13.0.50"),  # cuda-toolkit 13.0.0
+        ("13.0.88", "13.0.96", "13.0.85"),  # 13.0.2
+        ("13.1.115", "13.1.80", "13.1.115"),  # 13.1.1
+        ("13.2.86", "13.2.86", "13.2.86"),  # 13.2.2
+        ("13.3.73", "13.3.29", "13.3.3.4.1"),  # 13.3.1
+        ("13.4.59", "13.4.49", "13.3.4.2.1"),  # 13.4.1.0
+        ("13.5.37", "13.5.37", "13.3.5.0.6"),  # 13.5.0
+    ],
+)
+def test_the_wheels_that_nvidia_pins_together_are_whole(machine, compiler, runtime, cccl) -> None:
+    root = machine.toolkit(machine.root / "site/nvidia/cu13", compiler, wheels=True)
+    site = root.parent.parent
+    for name, version in (("runtime", runtime), ("cccl", cccl)):
+        wheel = site / f"nvidia_cuda_{name}-{compiler}.dist-info"
+        wheel.rename(site / f"nvidia_cuda_{name}-{version}.dist-info")
+    assert machine.discover(str(root)).cuda.version == compiler
 
 
 def test_a_compiler_wrapper_is_passed_over(machine: World) -> None:

@@ -269,11 +269,12 @@ def _list_disassemblers(cuda: Cuda | None) -> Iterator[str]:
         yield os.path.join(root, "bin", NVDISASM)
 
 
-_NVCC_WHEEL = "nvidia-cuda-nvcc"
-_WHEELS_OF_SAME_BUILD = ("nvidia-nvvm", "nvidia-cuda-crt")
-_WHEELS_OF_RELEASE = ("nvidia-cuda-runtime", "nvidia-cuda-cccl")
-WHEELS = (_NVCC_WHEEL, *_WHEELS_OF_SAME_BUILD, *_WHEELS_OF_RELEASE)
-"""The wheels of one compiler, by their names on the package index."""
+_WHEELS_OF_RELEASE = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvidia-cuda-runtime")
+"""The wheels of one compiler, by their names on the package index.
+
+nvidia-cuda-cccl is not one of them. Since CUDA 13.3 its version is CCCL's own (13.3.5.0.6 in CUDA
+13.5), and its headers compile with every toolkit of their major release.
+"""
 
 _DIST_INFO = re.compile(r"(?P<name>[a-z0-9_]+)-(?P<version>\d+(?:\.\d+)*)\.dist-info")
 
@@ -290,7 +291,7 @@ def read_wheel_releases(root: str) -> Mapping[str, str]:
     releases = {}
     for file_name in sorted(os.listdir(site)):
         match = _DIST_INFO.fullmatch(file_name)
-        if match and (name := match["name"].replace("_", "-")) in WHEELS:
+        if match and (name := match["name"].replace("_", "-")) in _WHEELS_OF_RELEASE:
             releases[name] = match["version"]
     return releases
 
@@ -301,18 +302,18 @@ def find_mixed_releases(releases: Mapping[str, str], nvcc_version: str) -> str |
     release = _parse_release(nvcc_version)
     problems = [
         f"{name} {releases[name]}" if name in releases else f"no {name}"
-        for name in WHEELS
+        for name in _WHEELS_OF_RELEASE
         if name not in releases or _parse_release(releases[name]) != release
     ]
     return f"nvcc is {nvcc_version}, but there is {', '.join(problems)}" if problems else None
 
 
 def format_pip_command(nvcc_version: str) -> str:
-    """Return the command that installs an nvcc of this version and the wheels of its release."""
-    pins = [f"{name}=={nvcc_version}" for name in (_NVCC_WHEEL, *_WHEELS_OF_SAME_BUILD)]
+    """Return the command that installs an nvcc of this version with the wheels that NVIDIA's own
+    cuda-toolkit pins beside it."""
     release = ".".join(map(str, _parse_release(nvcc_version)))
-    pins += [f"'{name}=={release}.*'" for name in _WHEELS_OF_RELEASE]
-    return "pip install " + " ".join(pins)
+    toolkit = f"cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]=={release}.*"
+    return f"pip install {_WHEELS_OF_RELEASE[0]}=={nvcc_version} '{toolkit}'"
 
 
 def _parse_release(version: str) -> tuple[int, ...]:
