@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,21 @@ def test_large_directories_share_equal_files(cache: Tree):
     assert len({os.stat(path / "own.h").st_ino for path in paths}) == 3
     cache.disk.remove_tree(str(paths[0]))
     assert verify_cache(cache) == []
+
+
+def test_only_files_that_are_not_shared_are_synced(tmp_path):
+    synced: list[str] = []
+
+    class NotedDisk(Disk):
+        def sync_files(self, paths: Sequence[str]) -> None:
+            synced.extend(map(os.path.basename, paths))
+
+    cache = Tree(str(tmp_path / "cache"), disk=NotedDisk())
+    publish_include(cache, *closure_of(1, 40))
+    assert "0.h" in synced
+    synced.clear()
+    publish_include(cache, *closure_of(2, 40))
+    assert sorted(synced) == ["MANIFEST", "own.h"]
 
 
 @pytest.mark.parametrize("again", [0, 1, 2])

@@ -175,18 +175,19 @@ def _write_include(
         try:
             directories = {""}
             shareable_files = _find_shareable_files(tree, digests)
+            # Those that are shared are durable: their directories are in place.
+            unsynced_files = [os.path.join(private.path, layout.MANIFEST)]
             for name, file_digest in digests.items():
                 make_directories(tree, private.path, os.path.dirname(name), directories)
                 new_file = os.path.join(private.path, name)
                 shareable = shareable_files.get(file_digest)
                 if shareable is None or not _share_file(tree, shareable, new_file, file_digest):
                     tree.disk.write_file(new_file, _read_content(files[name], file_digest))
+                    unsynced_files.append(new_file)
                 # One file has one content and one inode here, by all of its names.
                 shareable_files[file_digest] = new_file
-            manifest = os.path.join(private.path, layout.MANIFEST)
-            tree.disk.write_file(manifest, _read_content(files[layout.MANIFEST], digest))
-            new_files = [os.path.join(private.path, name) for name in digests]
-            tree.disk.sync_files([manifest, *new_files])
+            tree.disk.write_file(unsynced_files[0], _read_content(files[layout.MANIFEST], digest))
+            tree.disk.sync_files(unsynced_files)
             # The deepest first: a directory's name is durable only when its parent is synced.
             for directory in sorted(directories, reverse=True):
                 tree.disk.sync_directory(os.path.join(private.path, directory))
@@ -212,6 +213,8 @@ def _find_shareable_files(tree: Tree, digests: Mapping[str, str]) -> dict[str, s
     path_of_digest: dict[str, str] = {}
     # Edits of one project follow each other: the latest directories have most files in common.
     for path in latest_first[:_MAX_SEARCHED]:
+        if len(missing_digests) < _MIN_SHARING_FILES:
+            break
         try:
             digest_of_name = parse_manifest(read_bytes(os.path.join(path, layout.MANIFEST)))
             present_names = set(layout.list_files_below(path))
