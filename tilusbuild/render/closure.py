@@ -208,8 +208,10 @@ def has_links_before_parent(path: str) -> bool:
 def list_passed_directories(directory: str, name: str) -> tuple[list[str], int]:
     """Return the directories that must exist for `..` in `directory/name` to be followed, `a/b` for
     `a/b` and `../x.h`; and how many levels above its tree the path leads."""
+    passed_directories: list[str] = []
+    if ".." not in name:
+        return passed_directories, 0
     parts = directory.split("/")
-    passed_directories = []
     levels = 0
     # The path is followed part by part, as a compiler does: `a/../../b/c` leaves the tree though
     # its end is inside.

@@ -92,6 +92,11 @@ class Headers:
         self.roots = tuple(roots)
         self.base_names = {root.base[0] for root in self.roots}
         self.source_directories = {root.name for root in self.roots if root.quoted_only}
+        # Lists, since a large project has a hundred thousand includes.
+        self._quoted_directories, self._directories = (
+            [SearchDirectory(r.tree, r.name, r.path) for r in self.roots if r.quoted_only == quoted]
+            for quoted in (True, False)
+        )
         self.outside = outside or Outside(())
         self._digests = digests
         self._scans = scans = scans or ScanMemory()
@@ -154,11 +159,9 @@ class Headers:
             yield _get_directory(includer)
         # gcc searches all of `-iquote` before any of `-I`, and both for `#include_next <x.h>` of a
         # header that was found beside another.
-        is_quoted = include.quoted or include.next
-        for quoted_only in (True, False):
-            for root in self.roots:
-                if root.quoted_only == quoted_only and (is_quoted or not quoted_only):
-                    yield SearchDirectory(root.tree, root.name, root.path)
+        if include.quoted or include.next:
+            yield from self._quoted_directories
+        yield from self._directories
 
     def _match_headers(self, tree: str, name: str, path: str) -> PatternMatches:
         """Return the files below a directory that may be headers. Raises `PatternTooWideError`."""
