@@ -59,11 +59,28 @@ def rule(chance: random.Random) -> dict[str, Any]:
     return {"source": "of the test", "program": chance.randrange(4), "when": when}
 
 
+def serves_rule(chance: random.Random) -> dict[str, Any]:
+    size, width = ["name", chance.choice(KEYS)], ["name", "width"]
+    when = chance.choice(
+        [
+            ["compare", ["binary", "%", size, width], "==", 0],
+            ["compare", ["binary", "*", ["name", "share"], size], "<", 5000],
+            ["or", ["compare", width, "==", 1], ["compare", ["binary", "//", 64, size], ">", 0]],
+        ]
+    )
+    return {"name": "rule", "source": "of the test", "when": when}
+
+
 def described(path: Path, chance: random.Random) -> Script:
     """The script with other buckets, rules and entries."""
     value = unseal_json((path / "script.json").read_bytes())
     value["dispatch"]["buckets"] = {key: bucket(chance) for key in KEYS}
     value["dispatch"]["rules"] = [rule(chance) for _ in range(chance.randrange(3))]
+    if chance.random() < 0.7:
+        value["dispatch"]["serves"] = {
+            "rules": [serves_rule(chance) for _ in range(chance.randrange(1, 3))],
+            "columns": {"width": [1, 2, 4, 16], "share": [0.5, 1.0, 1.5, 3.0]},
+        }
     value["dispatch"]["model"] = chance.choice([None, *2 * [value["dispatch"]["model"]]])
     if value["dispatch"]["model"] and chance.random() < 0.5:
         quotient = ["binary", "//", ["binary", "*", ["name", "tile"], ["name", "m"]], ["name", "n"]]
@@ -73,7 +90,8 @@ def described(path: Path, chance: random.Random) -> Script:
     entries = {}
     for _ in range(chance.choice([0, 1, 3, 40, 300])):
         key = tuple(to_bucket(size(chance)) for to_bucket in script.buckets.values())
-        entries[key] = TableEntry(key, chance.randrange(4), 1e-6, key)
+        best, *others = chance.sample(range(4), chance.randrange(1, 5))
+        entries[key] = TableEntry(key, best, 1e-6, key, others=tuple(others))
     record(script, get_cpu().make_fingerprint(script.hash), entries.values())
     return script
 
@@ -99,7 +117,7 @@ def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
         found = library.modelled_select(*sizes), library.modelled_source(*sizes)
         try:
             program, source, *_ = chooser.choose_program(dict(zip(KEYS, sizes, strict=True)))
-        except LoadError:  # a rule names a refused program
+        except LoadError:  # a rule names a refused program, or no program serves the sizes
             assert found == (-1, None), sizes
             continue
         assert program not in refused

@@ -216,7 +216,7 @@ def test_a_tuning_writes_rows_tables_and_reports(copied: Marks, publish) -> None
         ["1", "1", "incorrect:", "as", "said"],
     ]
     text = Path(script.path, "dispatch_table.json").read_text()
-    assert "    [[1024], 0, 1.25e-05, [1000], null, false]" in text.splitlines()
+    assert "    [[1024], 0, 1.25e-05, [1000], null, false, []]" in text.splitlines()
     before = Path(Tree(script.root).locate_measurements("mark")).read_bytes()
     publish(decide(script, 64, 1e-6))
     assert Path(Tree(script.root).locate_measurements("mark")).read_bytes() == before

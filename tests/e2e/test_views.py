@@ -19,7 +19,7 @@ def built(new_project: NewProject):
     project = new_project(text, {"kernels/scale.cu.j2": broken})
     project.build()
     (directory,) = project.cache.glob("scripts/scale/*")
-    entries = [[[n], program, 1e-6, [n], None, False] for n, program in ((1024, 0), (2048, 2))]
+    entries = [[[n], program, 1e-6, [n], None, False, []] for n, program in ((1024, 0), (2048, 2))]
     fingerprint = {"script": "*", "device": "A GPU", "arch": "sm_90a"}
     table = {"schema": 2, "keys": ["n"]}
     table["tables"] = [{"fingerprint": fingerprint, "entries": entries}]

@@ -99,7 +99,7 @@ def script(tmp_path: Path, tables: str = "[]", **changes: object) -> Any:
 
 ROWS = (
     '[{"fingerprint": {"script": "s", "device": "d", "arch": "a"},'
-    ' "entries": [[[8], 3, 1, [8], null, false]]}]'
+    ' "entries": [[[8], 3, 1, [8], null, false, []]]}]'
 )
 
 

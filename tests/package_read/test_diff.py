@@ -64,7 +64,7 @@ def test_dispatch_tables(hand: Hand, tmp_path: Path) -> None:
     for number, rows in enumerate((((8, 0),), ((8, 2), (16, 1)))):
         each = hand.copy()
         fingerprint = {"script": "s", "device": "D", "arch": "a"}
-        entries = [[[size], program, 1e-6, [size], None, False] for size, program in rows]
+        entries = [[[size], program, 1e-6, [size], None, False, []] for size, program in rows]
         tables = [{"fingerprint": fingerprint, "entries": entries}]
         data = json.dumps({"schema": 2, "keys": ["n"], "tables": tables}).encode()
         each.files[f"{script.root}/dispatch_table.json"] = data

@@ -257,7 +257,7 @@ def of_program(name: str, data: bytes) -> Callable[[Hand], None]:
 
 OUT_OF_RANGE = (
     b'{"schema":2,"keys":["n"],"tables":[{"fingerprint":{"script":"s","device":"d","arch":"a"},'
-    b'"entries":[[[8],99,1,[8],null,false]]}]}'
+    b'"entries":[[[8],99,1,[8],null,false,[]]]}]}'
 )
 TABLES = {"deep": b"[" * 100_000, "empty": b"{}", "pickle": pickle.dumps({}), "99": OUT_OF_RANGE}
 LIBRARY = (ROOT / "tests/binary/data/library.so").read_bytes()

@@ -131,7 +131,7 @@ def test_code_that_is_not_what_its_target_says(hand: Hand, tmp_path: Path) -> No
 
 
 def table(device: str, *sizes: int) -> dict[str, Any]:
-    entries = [[[size], 0, 1e-6, [size], None, False] for size in sizes]
+    entries = [[[size], 0, 1e-6, [size], None, False, []] for size in sizes]
     fingerprint = {"script": "*", "device": device, "arch": "sm_80"}
     return {
         "schema": 2,

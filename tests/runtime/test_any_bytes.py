@@ -81,7 +81,7 @@ def use(cache: Path, name: str, **sizes: int) -> str:
 @bounded
 def test_any_table(copied: Marks, data: st.DataObject) -> None:
     script = copied.script("modelled", real="f32")
-    rows = [[[2**i, 16, 100], i, 1e-6, [2**i, 16, 100], None, False] for i in range(4)]
+    rows = [[[2**i, 16, 100], i, 1e-6, [2**i, 16, 100], None, False, []] for i in range(4)]
     tables = [
         {"fingerprint": get_cpu().make_fingerprint(script.hash), "entries": rows[:2]},
         {"fingerprint": {"script": "s", "device": "d", "arch": "a"}, "entries": rows[2:]},

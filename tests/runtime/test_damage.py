@@ -33,7 +33,7 @@ def write_table(built: Marks, entries: list[Any], **fields: str) -> Path:
 
 def row(size: int, program: Any, seconds: Any = 1e-5) -> list[Any]:
     """An entry of a table."""
-    return [[size], program, seconds, [size], None, False]
+    return [[size], program, seconds, [size], None, False, []]
 
 
 def test_a_table_of_this_device_decides(copied: Marks, caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +83,7 @@ def test_a_table_of_another_device_is_never_used_silently(copied, field, caplog)
         *(([row(128, program)], "no entry") for program in ("1", True)),
         *(([[key, *row(1, 1)[1:]]], "is not a key") for key in ([128, 3], ["128"], [1 << 63])),
         *(([row(128, 1, t)], "no time") for t in ("fast", True, -1e-6, math.nan, math.inf)),
-        ([[*row(128, 1)[:4], 7, False]], "no entry"),
+        ([[*row(128, 1)[:4], 7, False, []]], "no entry"),
         ([row(128, 1), row(128, 2)], "appears twice"),
         *(
             (entries, "is not a dispatch table")

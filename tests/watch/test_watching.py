@@ -94,7 +94,7 @@ def test_rows_of_the_repository_are_followed(project, watching):
     assert (changed(said), compiled(said)) == (["scale.jsonl"], {})
     table_file = next(project.cache.glob("scripts/scale/*/dispatch_table.json"))
     tables = json.loads(table_file.read_bytes())["tables"]
-    assert tables[0]["entries"] == [[[8], 2, 1, [8], "scale.jsonl", False]]
+    assert tables[0]["entries"] == [[[8], 2, 1, [8], "scale.jsonl", False, []]]
     project.save("scale.jsonl", "\n".join([*lines, "<<<<<<<"]))
     said = watching.until("watching", ok=False)
     (problem,) = [event for event in said if event["event"] == "problem"]

@@ -170,6 +170,7 @@ def _describe_dispatch(
         "keys": list(keys),
         "buckets": buckets,
         "rules": _describe_rules(dispatch, instance, schedules),
+        **_describe_serves(manifest.scripts[instance.script].serves, instance, schedules),
         "model": described_model,
     }
 
@@ -193,6 +194,30 @@ def _describe_rules(
         if program is not None and when.names <= integers:
             rules.append({"source": row.when, "when": node_to_json(when.tree), "program": program})
     return rules
+
+
+def _describe_serves(
+    serves: Mapping[str, str],
+    instance: PlannedInstance,
+    schedules: Sequence[Mapping[str, Value]],
+) -> dict[str, Any]:
+    """Return the rules of the sizes that a program may serve, as `script.json` has them: an empty
+    dictionary without rules."""
+    if not serves:
+        return {}
+    constants = {**list_target_constants(instance.target), **instance.params}
+    rules = {name: parse_cached(source).substitute(constants) for name, source in serves.items()}
+    names = sorted({name for rule in rules.values() for name in rule.names})
+    columns = {
+        name: [values[name] for values in schedules]
+        for name in names
+        if all(name in values for values in schedules)
+    }
+    described = [
+        {"name": name, "source": serves[name], "when": node_to_json(rule.tree)}
+        for name, rule in rules.items()
+    ]
+    return {"serves": {"rules": described, "columns": columns}}
 
 
 def _find_program_for(

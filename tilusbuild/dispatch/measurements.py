@@ -262,8 +262,22 @@ def _choose_entries(
                     measurement.seconds[best],
                     measurement.sizes,
                     is_earlier=best in measurement.earlier,
+                    others=tuple(_list_others(script, measurement, best)),
                 ),
             )
+
+
+def _list_others(script: Script, measurement: Measurement, best: int) -> Iterator[int]:
+    """Yield the next best programs of a bucket, for calls that the best one does not serve. Of
+    programs that serve the same calls only the best is yielded."""
+    columns = () if script.serves is None else script.serves.columns.values()
+    seen = {tuple(column[best] for column in columns)}
+    for program, _ in sorted(measurement.seconds.items(), key=lambda item: item[1]):
+        # Equal values of what the rules read mean equal answers of all rules.
+        values = tuple(column[program] for column in columns)
+        if values not in seen:
+            seen.add(values)
+            yield program
 
 
 def group_measurements(
@@ -366,12 +380,19 @@ def _make_measurement(
     refused = {**explain_refusals(script.programs, refusals.values()), **refused}
     seconds: dict[int, float] = {}
     earlier: set[int] = set()
-    for row in deciding:
-        number = numbering.find_number(row)
-        if row.seconds is not None and number is not None and number not in refused:
-            seconds[number] = row.seconds
-            if not numbering.is_of_program(row):
-                earlier.add(number)
+    for _, case in ordered_cases:
+        for row in case:
+            number = numbering.find_number(row)
+            if row.seconds is None or number is None or number in refused:
+                continue
+            # Of a program that does not serve the greatest sizes, the next greatest count.
+            is_served = script.serves is None or not script.serves.explain_refusal(
+                number, deciding[0].sizes
+            )
+            if case is deciding or not (is_served or number in seconds):
+                seconds[number] = row.seconds
+                if not numbering.is_of_program(row):
+                    earlier.add(number)
     return Measurement(device, arch, key, sizes, seconds, refused, frozenset(earlier))
 
 

@@ -89,6 +89,7 @@ class _SourceWriter:
             self._write_tables(),
             _read_part("choose.c"),
             self._write_buckets(),
+            self._write_serves(),
             self._write_rules(),
             self._write_model(),
             _read_part("sha256.c"),
@@ -119,6 +120,7 @@ class _SourceWriter:
             "TABLES": len(self.tables),
             "PASSED": len(passed),
             "DEFAULT_PROGRAM": default_program,
+            "SERVING_DEFAULT": self.index_of[default] if default in available else -1,
             "MACHINE": format_c_string(self.script.code.machine),
         }
         lines = [f"#define TD_{name} {number}" for name, number in numbers.items()]
@@ -155,9 +157,12 @@ class _SourceWriter:
             entries = sorted(e for e in table.entries if e.program in self.available)
             for entry in entries:
                 sizes = ", ".join(f"INT64_C({size})" for size in entry.key) or "0"
-                lines.append(f"  {{{{{sizes}}}, {self.index_of[entry.program]}}},")
+                others = [self.index_of[n] for n in entry.others if n in self.available]
+                numbers = ", ".join(map(str, [*others, -1]))
+                program = self.index_of[entry.program]
+                lines.append(f"  {{{{{sizes}}}, {program}, (const int32_t[]){{{numbers}}}}},")
             # The last row, of zeros: C has no empty arrays.
-            lines.append("  {{0}, 0}")
+            lines.append("  {{0}, 0, 0}")
             device, arch = (format_c_string(table.fingerprint[f]) for f in ("device", "arch"))
             device_rows.append(f"  {{{device}, {arch}, td_entries_{i}, {len(entries)}}},")
         lines.append("};\nstatic const td_table td_tables[TD_TABLES + 1] = {")
@@ -189,24 +194,48 @@ class _SourceWriter:
             f"  (void)size;\n  (void)bucket;\n{body}\n}}\n"
         )
 
+    def _write_serves(self) -> str:
+        """Return the C function of the rules of `serves`, of a program by its index."""
+        serves = self.script.serves
+        lines, types, names = [], {}, dict(self.names)
+        columns = serves.columns if serves else {}
+        for number, (name, column) in enumerate(sorted(columns.items())):
+            types[name], ctype, cells = _format_column(name, list(column.values()))
+            names[name] = f"column_{number}[program]"
+            lines.append(f"  static const {ctype} column_{number}[] = {{{cells}}};")
+        rules = self.dispatch["serves"]["rules"] if serves else ()
+        for rule in rules:
+            text = CWriter(names, types).write_node(json_to_node(rule["when"]))[0]
+            # A rule without a value, such as 1 // 0, is false.
+            lines.append(f"  tb_expr_error = 0;\n  if (!({text}) || tb_expr_error) return 0;")
+        body = "\n".join(lines)
+        return f"""\
+static int td_serves(int program, const int64_t *size) {{
+  (void)program;
+  (void)size;
+{body}
+  return 1;
+}}
+"""
+
     def _write_rules(self) -> str:
         """Return the C function of the rules. It returns a program, -2 if no rule holds, or -1 if a
         rule names a refused program."""
         lines = []
         for when, program, source in self.rules:
             text = CWriter(self.names).write_node(when)[0]
+            served = result = str(self.index_of[program])
             if program in self.refused:
                 result = self._write_refusal(f"the dispatch rule {source!r}", program)
-            else:
-                result = str(self.index_of[program])
             # Only the functions of the prelude, `tb_…`, can fail.
             if "tb_" not in text:
-                lines.append(f"  if ({text}) return {result};")
+                lines.append(f"  if (({text}) && td_serves({served}, size)) return {result};")
                 continue
             # The prelude sets `tb_expr_error` if an expression has no value, such as 1 // 0: then
             # the rule does not hold.
             lines.append("  tb_expr_error = 0;")
-            lines.append(f"  if ({text} && !tb_expr_error) return {result};")
+            condition = f"({text}) && !tb_expr_error && td_serves({served}, size)"
+            lines.append(f"  if ({condition}) return {result};")
         body = "\n".join(lines)
         return (
             f"static int td_rule(const int64_t *size) {{\n  (void)size;\n{body}\n  return -2;\n}}\n"
@@ -217,7 +246,7 @@ class _SourceWriter:
         model and without a program whose cost is known."""
         model = self.dispatch["model"]
         if model is None:
-            return "static int td_by_model(const int64_t *size) {\n  (void)size;\n  return -2;\n}\n"
+            return f"{_MODEL_HEAD}  (void)size;\n  (void)call;\n  return -2;\n}}\n"
         # As in `Chooser._choose_by_model`, programs with unknown columns do not take part, and of
         # equal costs the first wins.
         cost: Node = json_to_node(model["cost"])
@@ -238,13 +267,13 @@ class _SourceWriter:
         program_numbers = ", ".join(str(self.index_of[program]) for program in programs) or "0"
         body = "\n".join(lines)
         return f"""\
-static int td_by_model(const int64_t *size) {{
-  static const int programs[] = {{{program_numbers}}};
+{_MODEL_HEAD}  static const int programs[] = {{{program_numbers}}};
 {body}
   int best = -2;
   {number_type} least = 0;
   (void)size;
   for (int i = 0; i < {len(programs)}; i++) {{
+    if (call && !td_serves(programs[i], call)) continue;
     tb_expr_error = 0;
     {number_type} cost = {text};
     if (tb_expr_error) continue;
@@ -373,11 +402,14 @@ def _can_compare(table: DeviceTable, script: Script) -> bool:
     )
 
 
+_MODEL_HEAD = "static int td_by_model(const int64_t *size, const int64_t *call) {\n"
+
+
 def _format_column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:
-    """Return a column of a model: the type for `CWriter`, the C type, and the cells, of which C
-    needs one at least. Raises `NoDispatcherError` for strings."""
+    """Return a column of a model or of `serves`: the type for `CWriter`, the C type, and the cells,
+    of which C needs one at least. Raises `NoDispatcherError` for strings."""
     if any(isinstance(value, str) for value in values):
-        raise NoDispatcherError(f"the model reads {name}, which is a string")
+        raise NoDispatcherError(f"an expression reads {name}, which is a string")
     if any(isinstance(value, float) for value in values):
         return "float", "double", ", ".join(repr(float(v)) for v in values) or "0"
     return "int", "int64_t", ", ".join(f"INT64_C({int(v)})" for v in values) or "0"

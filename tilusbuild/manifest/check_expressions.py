@@ -63,7 +63,7 @@ def check_expressions(checks: Checks) -> None:
             for inner, source, visible_sections in _list_sites(script, target):
                 where = _resolve_path(path, target, inner, checks)
                 is_right = _check_expression(checks, where, source, scope, visible_sections)
-                if is_right and ("restrict" in inner or inner[-1] == "when"):
+                if is_right and (inner[0] in ("restrict", "serves") or inner[-1] == "when"):
                     _check_condition(checks, where, source, script, target)
             _check_cycles(checks, path, target, script)
 
@@ -101,6 +101,8 @@ def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]
         yield ("derived", name), source, _STATIC_SECTIONS
     for name, rule in script.restrict_sources(target).items():
         yield ("restrict", name), rule, _STATIC_SECTIONS
+    for name, rule in script.serves.items():
+        yield ("serves", name), rule, _CALL_SECTIONS
     for source in list_expressions(script.kernel or ""):
         yield ("kernel",), source, _STATIC_SECTIONS
     for name, arg in script.args.items():

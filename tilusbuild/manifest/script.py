@@ -256,6 +256,9 @@ class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
         Entries[Text], Key(examples=[{"smem_fits": "smem <= arch.smem_per_block"}])
     ] = NOTHING
     """Rules by name. A schedule is valid if all rules are true."""
+    serves: Annotated[Entries[Text], Key(examples=[{"whole": "n % vector == 0"}])] = NOTHING
+    """Rules by name, over the integer arguments of a call, the schedule, derived values and
+    `params`. A program for which one is false at a call is not chosen there."""
     default: Annotated[Entries[AnyValue], Key(examples=[{"block_m": 128}])] = NOTHING
     """The schedule for calls that no table, rule or model decides. It takes precedence over the
     `default` of a parameter."""

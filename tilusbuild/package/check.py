@@ -274,7 +274,8 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
     table_rows = [row for table in tables for row in table.entries]
     for row in table_rows:
         # A machine that has only the package could not serve a call with the sizes of this row.
-        if script.programs[row.program] not in packed_programs:
+        numbers = (row.program, *row.others)
+        if any(script.programs[number] not in packed_programs for number in numbers):
             raise inconsistent(
                 f"{where}/{layout.TABLE_JSON} chooses program {row.program} at {list(row.key)},"
                 " which is not packed"

@@ -251,7 +251,8 @@ def find_reachable(script: Script) -> frozenset[int]:
     dispatch = read_dispatch_table(script)
     refused = explain_refusals(script.programs, dispatch.refused)
     built = frozenset(script.programs) - script.not_built.keys() - refused.keys()
-    measured = {row.program for table in dispatch.tables for row in table.entries}
+    rows = [row for table in dispatch.tables for row in table.entries]
+    measured = {number for row in rows for number in (row.program, *row.others)}
     # A device with a table is served from the table. Any other is served by the rules, the model
     # and the default, and a model chooses among the rest: with a table, the programs that only
     # a model would choose may stay behind. Without one they may not.

@@ -14,6 +14,10 @@ Of the programs, the first source that has an answer decides:
 A program that was not built, or that a package left out, is never chosen. Nor is a refused one
 (`runtime/table_file.py`): nearest and model choose among the others. When a person's rule or the
 default names a refused program, that is an error. `dispatch.c` decides in the same way.
+
+Nor is a program that by a rule of the manifest's `serves` does not serve the sizes of the call. A
+rule or default that names it does not count. Of a measured bucket the best program that serves them
+is taken.
 """
 
 from __future__ import annotations
@@ -77,7 +81,8 @@ class Chooser:
     @property
     def is_constant(self) -> bool:
         """Return whether all sizes get the default program, and no program is refused."""
-        return not (self._rules or self._rows or self._script.model or self._u64_names)
+        script = self._script
+        return not (self._rules or self._rows or script.model or script.serves or self._u64_names)
 
     def choose_program(self, sizes: Mapping[str, Value]) -> Choice:
         """Return the program for the sizes of a call. A rule without a value does not hold. Raise
@@ -92,11 +97,14 @@ class Chooser:
             except NoValueError:
                 # Such as `n % m == 0` for a batch of none: all programs compute the same.
                 continue
-            if holds:
+            if holds and self._serves(rule.program, sizes):
                 self._check_not_refused(rule.program, f"the dispatch rule {rule.source!r}")
                 return self._make_choice(rule.program, "table", f"rule: {rule.source}")
         buckets = (to_bucket(int(sizes[key])) for key, to_bucket in self._script.buckets.items())
-        choice = self._choose_for_bucket_cached(tuple(buckets))
+        bucket = tuple(buckets)
+        choice = self._choose_for_bucket_cached(bucket)
+        if not self._serves(choice.program, sizes):
+            choice = self._choose_serving(bucket, sizes, choice)
         if choice.source == "nearest":
             # The cached choice names the bucket's sizes, and the caller knows those of the call.
             call_sizes = _format_sizes({key: sizes[key] for key in self._script.keys})
@@ -113,29 +121,69 @@ class Chooser:
                 " it is not chosen until it is rebuilt"
             )
 
+    def _serves(self, program: int, sizes: Mapping[str, Value]) -> bool:
+        """Return whether a program serves the sizes of a call."""
+        serves = self._script.serves
+        return serves is None or serves.explain_refusal(program, sizes) is None
+
+    def _choose_serving(
+        self, bucket: tuple[int, ...], sizes: Mapping[str, Value], choice: Choice
+    ) -> Choice:
+        """Return the choice for a call that the program of `choice` does not serve: the bucket's
+        next best measured program, else that of the model, else the first, of those that serve it.
+        Raise `LoadError` when none does."""
+        serving = frozenset(i for i in self._usable if self._serves(i, sizes))
+        call_sizes = {name: sizes[name] for name in self._script.chosen_by}
+        if not serving:
+            rules = self._script.serves.rules if self._script.serves else ()
+            raise LoadError(
+                f"{self._script.label} has no program that serves {_format_sizes(call_sizes)}",
+                [f"{rule.name}: {rule.source}" for rule in rules],
+            )
+        refusal = self._script.serves and self._script.serves.explain_refusal(choice.program, sizes)
+        note = f"; program {choice.program} does not serve {_format_sizes(call_sizes)}: {refusal}"
+        program: int | None = None
+        if self._rows:
+            row = self._find_row(bucket)
+            program = next((number for number in row.others if number in serving), None)
+        if program is not None:
+            return self._make_choice(program, choice.source, choice.why + note)
+        if (by_model := self._choose_by_model(bucket, serving)) is not None:
+            return by_model._replace(why=by_model.why + note)
+        if self._script.default in serving:
+            why = "the default schedule"
+            return self._make_choice(self._script.default, "default", why + note)
+        return self._make_choice(min(serving), "default", f"the first program that serves it{note}")
+
+    def _find_row(self, bucket: tuple[int, ...]) -> TableEntry:
+        """Return the row of a bucket, else that of the nearest one."""
+        exact = self._rows.get(bucket)
+        return exact or self._rows[find_nearest_bucket(bucket, self._rows)]
+
     def _choose_for_bucket(self, bucket: tuple[int, ...]) -> Choice:
         """Return the choice for a bucket by the first of: its row, the nearest row, the model, the
         default. Raise `LoadError`."""
         if not self._rows:
-            return self._choose_by_model(bucket) or self.choose_default()
-        exact = self._rows.get(bucket)
-        row = exact or self._rows[find_nearest_bucket(bucket, self._rows)]
+            return self._choose_by_model(bucket, self._usable) or self.choose_default()
+        row = self._find_row(bucket)
         sizes = dict(zip(self._script.keys, row.sizes, strict=True))
         label = _format_sizes(sizes) + row.origin_text
-        if exact is None:
+        if row.key != bucket:
             return self._make_choice(row.program, "nearest", f"{label} is nearest")
         return self._make_choice(row.program, "measured", f"measured at {label}")
 
-    def _choose_by_model(self, bucket: tuple[int, ...]) -> Choice | None:
-        """Return the usable program of least cost by the model; None without a model, or when the
-        model knows no program."""
+    def _choose_by_model(
+        self, bucket: tuple[int, ...], candidates: frozenset[int]
+    ) -> Choice | None:
+        """Return the candidate of least cost by the model; None without a model, or when the model
+        knows no program."""
         model = self._script.model
         if model is None:
             return None
         sizes = dict(zip(self._script.keys, bucket, strict=True))
         best_program: int | None = None
         least_cost: Number = 0
-        for program in sorted(self._usable):
+        for program in sorted(candidates):
             values = {name: column[program] for name, column in model.columns.items()}
             # A program whose resources are not known, or whose cost has no value, is not compared.
             if None in values.values():

@@ -22,7 +22,13 @@ from tilusbuild.runtime.errors import CorruptCacheError, make_read_error
 from tilusbuild.runtime.naming import format_instance_name
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
-from tilusbuild.runtime.semantics import Function, Value, build_function, collect_names
+from tilusbuild.runtime.semantics import (
+    Function,
+    NoValueError,
+    Value,
+    build_function,
+    collect_names,
+)
 from tilusbuild.runtime.structs import is_struct, parse_struct
 
 FILE, TEXT = "script.json", "script.txt"
@@ -67,6 +73,37 @@ class DispatchRule(NamedTuple):
     program: int
     names: frozenset[str] = frozenset()
     """The names in `when`."""
+
+
+class ServesRule(NamedTuple):
+    """A rule of the sizes that programs may serve."""
+
+    name: str
+    source: str
+    when: Function
+    names: frozenset[str]
+    """The names in `when`."""
+
+
+class ScriptServes(NamedTuple):
+    """The rules of the sizes that programs may serve. A program serves a call if all are true."""
+
+    rules: tuple[ServesRule, ...]
+    columns: Mapping[str, Mapping[int, Value | None]]
+    """The names in the rules besides sizes, each with a value for each program number."""
+
+    def explain_refusal(self, program: int, sizes: Mapping[str, Value]) -> str | None:
+        """Return the first rule by which a program does not serve a call, as `NAME (SOURCE)`; None
+        for a program that serves it. A rule without a value is false."""
+        values = {name: column[program] for name, column in self.columns.items()}
+        for rule in self.rules:
+            try:
+                is_true = bool(rule.when({**sizes, **values}))
+            except NoValueError:
+                is_true = False
+            if not is_true:
+                return f"{rule.name} ({rule.source})"
+        return None
 
 
 class ScriptModel(NamedTuple):
@@ -116,6 +153,7 @@ class Script(NamedTuple):
     rules: tuple[DispatchRule, ...]
     model: ScriptModel | None
     form: str = CALLED
+    serves: ScriptServes | None = None
 
     @property
     def first_program(self) -> int:
@@ -144,8 +182,11 @@ class Script(NamedTuple):
 
     @property
     def chosen_by(self) -> tuple[str, ...]:
-        """Return the sizes that decide on a program: the keys, then other arguments in rules."""
-        rule_names = frozenset().union(*(rule.names for rule in self.rules))
+        """Return the sizes that decide on a program: the keys, then other arguments in rules of
+        dispatch and of `serves`."""
+        names = [rule.names for rule in self.rules]
+        names += [rule.names for rule in self.serves.rules] if self.serves else []
+        rule_names = frozenset().union(*names)
         other_names = rule_names.difference(self.keys)
         return (*self.keys, *(a.name for a in self.arguments if a.name in other_names))
 
@@ -252,6 +293,7 @@ def parse_description(path: str, value: Mapping[str, Any]) -> Script:
         rules=tuple(_parse_rule(rule, scalars, programs) for rule in dispatch["rules"]),
         model=_parse_model(dispatch["model"], keys, programs),
         form=_check_text(value.get("form", CALLED)),
+        serves=_parse_serves(dispatch.get("serves"), scalars, programs),
     )
 
 
@@ -291,6 +333,26 @@ def _parse_rule(
     when = build_function(value["when"], scalars)
     program = _check_program_number(value["program"], programs)
     return DispatchRule(_check_text(value["source"]), when, program, collect_names(value["when"]))
+
+
+def _parse_serves(
+    value: Mapping[str, Any] | None, scalars: Collection[str], programs: Mapping[int, str]
+) -> ScriptServes | None:
+    """Return the rules of the sizes that programs may serve, expressions over `scalars` and the
+    rules' columns; None without rules. Raise as `parse_description`."""
+    if value is None:
+        return None
+    columns = {name: _parse_column(column, programs) for name, column in value["columns"].items()}
+    rules = tuple(
+        ServesRule(
+            _check_text(rule["name"]),
+            _check_text(rule["source"]),
+            build_function(rule["when"], {*scalars, *columns}),
+            collect_names(rule["when"]) - columns.keys(),
+        )
+        for rule in value["rules"]
+    )
+    return ScriptServes(rules, columns)
 
 
 def _parse_model(

@@ -2,14 +2,15 @@
 
     {"schema": 2, "keys": ["m", "n"],
      "tables": [{"fingerprint": {"script": …, "device": …, "arch": …},
-                 "entries": [[[16, 4096], 3, 1.2e-05, [9, 4096], null, false], …]}],
+                 "entries": [[[16, 4096], 3, 1.2e-05, [9, 4096], null, false, [0]], …]}],
      "refused": […]}
 
 An entry has the buckets of the keys, the program's number, the seconds of a call and its sizes, the
-file of the repository that has the row, if one has, and whether the row is for earlier code. A
-table holds when each field of its fingerprint equals that of the device in use. `refused` lists the
-programs that are chosen nowhere (`runtime/table_file.py`). The builder writes the file
-(`dispatch/measurements.py`). Packages bring it, so everything in it is checked.
+file of the repository that has the row, if one has, whether the row is for earlier code, and the
+next best programs, for calls that the program does not serve. A table holds when each field of its
+fingerprint equals that of the device in use. `refused` lists the programs that are chosen nowhere
+(`runtime/table_file.py`). The builder writes the file (`dispatch/measurements.py`). Packages bring
+it, so everything in it is checked.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class TableEntry(NamedTuple):
     """The file of the repository that has the row; None for a row of a cache."""
     is_earlier: bool = False
     """Whether other code was measured: the program has changed since."""
+    others: tuple[int, ...] = ()
+    """The next best programs, the best first, for calls that `program` does not serve."""
 
     @property
     def origin_text(self) -> str:
@@ -147,7 +150,7 @@ def _parse_fingerprint(value: Any) -> Mapping[str, str]:
 def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
     """Return the rows of a table. Raise as `_parse_tables`."""
     entries: dict[tuple[int, ...], TableEntry] = {}
-    for key, program, seconds, sizes, origin, is_earlier in rows:
+    for key, program, seconds, sizes, origin, is_earlier, others in rows:
         _check_sizes(script, key, "is not a key")
         _check_sizes(script, sizes, "are not sizes")
         if tuple(key) in entries:
@@ -156,14 +159,15 @@ def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ..
             raise ValueError(f"no entry: {key!r:.80}")
         if type(seconds) not in (int, float) or not 0 <= seconds < math.inf:
             raise ValueError(f"no time: {seconds!r:.80}")
-        if program not in script.programs or program in script.not_built:
-            status = f"which is {script.not_built.get(program)}"
-            problem = status if program in script.programs else "and there is none"
-            raise CorruptCacheError(
-                f"{path}: sizes {key} choose program {program}, {problem}\n  {_MEND}"
-            )
+        for number in (program, *others):
+            if number not in script.programs or number in script.not_built:
+                status = f"which is {script.not_built.get(number)}"
+                problem = status if number in script.programs else "and there is none"
+                raise CorruptCacheError(
+                    f"{path}: sizes {key} choose program {number}, {problem}\n  {_MEND}"
+                )
         values = (tuple(key), program, seconds, tuple(sizes), origin, is_earlier is True)
-        entries[tuple(key)] = TableEntry(*values)
+        entries[tuple(key)] = TableEntry(*values, tuple(others))
     return tuple(entries.values())
 
 

@@ -241,6 +241,10 @@ def _decide_case(
     A decision is final if its winner, that of `find_fastest`, was checked twice, or if all
     programs have an outcome and none is usable.
     """
+    serves = log.script.serves
+    planned_count = len(programs)
+    if serves is not None:
+        programs = [p for p in programs if not serves.explain_refusal(p.index, note.integers)]
     answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
     outcomes: list[Outcome] = []
     for program in programs:
@@ -261,7 +265,9 @@ def _decide_case(
         undecided = f"{format_count(unseen_count, 'program')} not measured, and no other is usable"
     elif winner is not None and _SECOND_CHECK not in answers[winner.program.hash]:
         undecided = f"program {best_number} was not checked again"
-    return Decision(_to_case(note), winner, tuple(outcomes), unseen_count), undecided
+    unserved_count = planned_count - len(programs)
+    decision = Decision(_to_case(note), winner, tuple(outcomes), unseen_count, unserved_count)
+    return decision, undecided
 
 
 def _find_outcome(

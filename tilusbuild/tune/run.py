@@ -4,7 +4,7 @@ target that `run` and `tune` choose for this machine."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from tilusbuild.builder.build import BuildRequest, build_request
@@ -13,11 +13,14 @@ from tilusbuild.builder.publish import NoPublication
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
-from tilusbuild.expr import Value
+from tilusbuild.expr import ExprError, Value
+from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.script_sections import parse_cached
 from tilusbuild.plan.model import (
     PlanSelection,
     Target,
     find_called_script,
+    list_target_constants,
     select_script_targets,
     separate_schedule,
 )
@@ -30,6 +33,7 @@ from tilusbuild.tune import prepare
 from tilusbuild.tune.arguments import CallLine
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench, ask_gpu
 from tilusbuild.tune.bench.scores import score_samples
+from tilusbuild.tune.bench.session import list_integers
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.input_rules import find_input_rules
 
@@ -121,10 +125,11 @@ def run_program(
     seed: int,
     *,
     cold: bool,
+    on_unserved: Callable[[str], None],
 ) -> list[CallLine]:
-    """Call a program at each size, with cold or warm caches; return a line for each. Raises
-    `InputError`, `TilusbuildError` for a refused call, and `WorkerUnusableError` without a
-    device."""
+    """Call a program at each size that it serves, with cold or warm caches; return a line for each.
+    `on_unserved` gets a message for each other size. Raises `InputError`, `TilusbuildError` for a
+    refused call, and `WorkerUnusableError` without a device."""
     script = project.manifest.scripts[job.script]
     # Without a reference `run` times only; `tune` asks for --unchecked.
     unchecked = script.tune is None or script.tune.ref is None
@@ -138,10 +143,32 @@ def run_program(
             case = prepare.prepare_case(
                 directory, signature, size, check, rules, seed=seed, cold=cold
             )
+            if (rule := _find_unserved_rule(project.manifest, job, case)) is not None:
+                on_unserved(f"{job.label} does not serve {case.label}: {rule}")
+                continue
             bench = DeviceBench(project.runner, kind, 0, {case.digest: directory}, limit=60.0)
             with closing(bench):
                 calls.append(_call_program(bench, case, program, compared=not unchecked))
     return calls
+
+
+def _find_unserved_rule(manifest: Manifest, job: ProgramJob, case: Case) -> str | None:
+    """Return the first rule of `serves` by which a program does not serve a case, as
+    `NAME (SOURCE)`; None for one that serves it. A rule without a value is false."""
+    values = {
+        **list_target_constants(job.planned.target),
+        **job.planned.params,
+        **job.schedule.values,
+        **list_integers(case),
+    }
+    for name, source in manifest.scripts[job.script].serves.items():
+        try:
+            is_true = bool(parse_cached(source).evaluate(values))
+        except ExprError:
+            is_true = False
+        if not is_true:
+            return f"{name} ({source})"
+    return None
 
 
 def _call_program(

@@ -109,6 +109,7 @@ TunedLine = declare_line(
     seen=int,
     unseen=int,
     refused=Mapping[str, str],
+    unserved=int,
 )
 """The choice for some sizes; null where no program is usable. `speedup` over the default schedule:
 the ratio, and the ends of the 95 % interval; null without both times."""
@@ -250,6 +251,7 @@ def _make_tuned_line(label: str, decision: Decision, baseline: int | None) -> Js
             for outcome in decision.outcomes
             if outcome.seconds is None
         },
+        unserved=decision.unserved,
     )
 
 
@@ -340,6 +342,7 @@ def _print_instance(tuned: TunedInstance) -> None:
     """Print a row for each size with its choice, then refusals and the gain over the default."""
     from statistics import geometric_mean
 
+    from tilusbuild.report.text import format_count
     from tilusbuild.table import format_table, format_times
 
     cold = any(decision.case.cold for decision in tuned.decisions)
@@ -376,6 +379,10 @@ def _print_instance(tuned: TunedInstance) -> None:
     print(format_table(heads, rows), end="")
     for line in _list_refused(tuned):
         print(line)
+    for decision in tuned.decisions:
+        if decision.unserved:
+            count = format_count(decision.unserved, "program")
+            print(f"{decision.case.label}: {count} left out by the rules of `serves`")
     if tuned.reasons_by_number:
         listed = ", ".join(map(str, sorted(tuned.reasons_by_number)))
         print(f"not chosen for any size until rebuilt: {listed}")

@@ -29,7 +29,9 @@ __attribute__((unused)) static int64_t (*const td_edges)(int64_t, const int64_t 
 
 static void td_bucket(const int64_t *size, int64_t *bucket);
 static int td_rule(const int64_t *size);
-static int td_by_model(const int64_t *size);
+static int td_serves(int program, const int64_t *size);
+/* `call`: the sizes that a program must serve; NULL: any program will do. */
+static int td_by_model(const int64_t *size, const int64_t *call);
 
 static int64_t td_log(int64_t size) {
   if (size < 1) size = 1;
@@ -66,36 +68,57 @@ __attribute__((unused)) static int td_beyond(const char *name) {
                  " 9223372036854775807", td_name, name);
 }
 
-static int td_decide(int which, const int64_t *size, const int64_t *bucket, int *source) {
-  if (which >= 0) {
-    const td_table *table = &td_tables[which];
-    int low = 0, high = table->count, near;
-    while (low < high) {
-      int middle = (low + high) / 2;
-      if (td_compare(table->entries[middle].key, bucket) < 0) low = middle + 1; else high = middle;
-    }
-    int exact = low < table->count && !td_compare(table->entries[low].key, bucket);
-    if (exact) {
-      *source = TD_MEASURED;
-      return table->entries[low].program;
-    }
-    if ((near = td_nearest(table, bucket)) >= 0) {
-      void (*hook)(void) = __atomic_load_n(&td_hook, __ATOMIC_ACQUIRE);
-      if (hook) hook();
-      *source = TD_NEAREST;
-      return table->entries[near].program;
-    }
+/* The entry of a bucket, else of the nearest one; NULL without entries. */
+static const td_entry *td_find_entry(int which, const int64_t *bucket, int *source) {
+  if (which < 0) return NULL;
+  const td_table *table = &td_tables[which];
+  int low = 0, high = table->count;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (td_compare(table->entries[middle].key, bucket) < 0) low = middle + 1; else high = middle;
   }
+  *source = TD_MEASURED;
+  if (low < table->count && !td_compare(table->entries[low].key, bucket)) return &table->entries[low];
+  *source = TD_NEAREST;
+  int near = td_nearest(table, bucket);
+  return near < 0 ? NULL : &table->entries[near];
+}
+
+/* The model's program for the sizes of a bucket, or -2. */
+static int td_model(const int64_t *size, const int64_t *bucket, const int64_t *call, int *source) {
   int64_t at[TD_SLOTS];
   memcpy(at, size, sizeof at);
   memcpy(at, bucket, TD_KEYS * sizeof *at);
-  int program = td_by_model(at);
-  if (program != -2) {
-    *source = TD_MODEL;
-    return program;
+  *source = TD_MODEL;
+  return td_by_model(at, call);
+}
+
+static int td_decide(int which, const int64_t *size, const int64_t *bucket, int *source) {
+  const td_entry *entry = td_find_entry(which, bucket, source);
+  if (entry) {
+    void (*hook)(void) = __atomic_load_n(&td_hook, __ATOMIC_ACQUIRE);
+    if (hook && *source == TD_NEAREST) hook();
+    return entry->program;
   }
+  int program = td_model(size, bucket, NULL, source);
+  if (program != -2) return program;
   *source = TD_DEFAULT;
   return TD_DEFAULT_PROGRAM;
+}
+
+/* The program for a call that the bucket's own program does not serve, or -1 with a message. */
+static int td_serving(int which, const int64_t *size, const int64_t *bucket, int *source) {
+  const td_entry *entry = td_find_entry(which, bucket, source);
+  if (entry)
+    for (const int32_t *other = entry->others; *other >= 0; other++)
+      if (td_serves(*other, size)) return *other;
+  int program = td_model(size, bucket, size, source);
+  if (program != -2) return program;
+  *source = TD_DEFAULT;
+  if (TD_SERVING_DEFAULT >= 0 && td_serves(TD_SERVING_DEFAULT, size)) return TD_SERVING_DEFAULT;
+  for (program = 0; program < TD_PROGRAMS; program++)
+    if (td_programs[program].program && td_serves(program, size)) return program;
+  return td_fail("%s has no program that serves these sizes, by its rules of `serves`", td_name);
 }
 
 /* Whether a slot has the program of a bucket. */
@@ -141,5 +164,7 @@ static inline int td_choose(int table, const int64_t *size, int *source) {
     program = td_decide(table, size, bucket, source);
     if (program >= 0) td_keep(slot, table, bucket, program, *source);
   }
+  /* Not kept: it depends on the sizes, and a slot is of a bucket. */
+  if (program >= 0 && !td_serves(program, size)) return td_serving(table, size, bucket, source);
   return program;
 }

@@ -16,7 +16,7 @@ enum { TD_TABLE, TD_MEASURED, TD_NEAREST, TD_MODEL, TD_DEFAULT };
 static const char *const td_sources[] = {"table", "measured", "nearest", "model", "default"};
 
 typedef struct { const char *program, *sha256; } td_program;          /* NULL: not built */
-typedef struct { int64_t key[TD_WIDTH]; int32_t program; } td_entry;
+typedef struct { int64_t key[TD_WIDTH]; int32_t program; const int32_t *others; } td_entry; /* others: end with -1 */
 typedef struct { const char *device, *arch; const td_entry *entries; int count; } td_table;
 typedef struct { int argument, axis; const char *u64; } td_read;      /* axis -1: a scalar; u64: its name */
 

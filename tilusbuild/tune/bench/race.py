@@ -44,6 +44,7 @@ from tilusbuild.tune.bench.session import (
     TuningSession,
     collect_answers,
     format_case_note,
+    list_integers,
 )
 from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 
@@ -83,6 +84,8 @@ class Decision:
     outcomes: tuple[Outcome, ...]
     unseen: int
     """Programs that the budget did not suffice to look at."""
+    unserved: int = 0
+    """Programs that do not serve these sizes, by the rules of the script's `serves`."""
 
 
 class Race:
@@ -97,6 +100,9 @@ class Race:
         refused: Mapping[str, Refusal],
     ) -> None:
         self._session = session
+        self._unserved = len(work.programs)
+        work = work.select_serving(list_integers(case))
+        self._unserved -= len(work.programs)
         self._refusals = refused
         self._excluded = [p for p in work.programs if p.hash in refused]
         programs = [p for p in work.programs if p.hash not in refused]
@@ -139,6 +145,7 @@ class Race:
             next((o for o in outcomes if o.program.index == winner), None),
             outcomes,
             len(self._work.programs) - len(self._records),
+            self._unserved,
         )
 
     def _look_at(self, program: Candidate) -> float | None:

@@ -20,7 +20,7 @@ from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.regular import open_file, read_bytes, sha256_file
 
 if TYPE_CHECKING:
-    from tilusbuild.runtime.script import Script
+    from tilusbuild.runtime.script import Script, ScriptServes
 
 CallScalar: TypeAlias = bool | int | float | str
 
@@ -98,6 +98,16 @@ class Work:
     programs: tuple[Candidate, ...]
     judge: str = ""
     """The digest of the reference and the tolerances; "" where nothing is compared."""
+    serves: ScriptServes | None = None
+    """The rules of the sizes that programs may serve."""
+
+    def select_serving(self, sizes: Mapping[str, CallScalar]) -> Work:
+        """Return the work with the programs that serve these sizes of a call."""
+        serves = self.serves
+        if serves is None:
+            return self
+        programs = [p for p in self.programs if not serves.explain_refusal(p.index, sizes)]
+        return replace(self, programs=tuple(programs))
 
     @property
     def baseline(self) -> int | None:
@@ -125,6 +135,7 @@ def make_work(
         groups=tuple(groups),
         programs=tuple(replace(c, content=sha256_file(c.library)) for c in candidates),
         judge=judge,
+        serves=script.serves,
     )
 
 

@@ -1,0 +1,120 @@
+"""`serves`: rules of the sizes that a program may serve, from the manifest to a call."""
+
+import ctypes
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.project import Project, head
+from tilusbuild.runtime import load
+from tilusbuild.runtime.errors import LoadError
+
+RULE = 'serves = { whole = "n % vector == 0" }'
+MANIFEST = (
+    head()
+    + f"""
+[script.scale]
+template = "scale.cu.j2"
+kernel = "scale"
+args = {{ x = "f32*[n]", y = {{ type = "f32*[n]", out = true }}, n = "i32" }}
+space = {{ vector = [4, 1, 16] }}
+default = {{ vector = 4 }}
+{RULE}
+tune = {{ ref = "ref.py:scale", sizes = [{{ n = 65536 }}, {{ n = 65521 }}] }}
+"""
+)
+# Right only where `vector` divides n, and faster the wider it is.
+TEMPLATE = """\
+extern "C" void scale(const float *x, float *y, int n) {
+  for (int repeat = 0; repeat < {{ 32 // vector }}; repeat++)
+    for (int i = 0; i < n / {{ vector }} * {{ vector }}; i++) {
+      y[i] = 2 * x[i];
+      asm volatile("" ::: "memory");
+    }
+}
+"""
+SIZES = (65536, 65521, 65524, 100, 7, 1)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    reference = "def scale(x):\n    return 2 * x\n"
+    files = {"tilus.toml": MANIFEST, "scale.cu.j2": TEMPLATE, "ref.py": reference}
+    return Project(tmp_path / "project", {"TMPDIR": str(tmp_path)}).write_all(files)
+
+
+def widths(project: Project) -> dict[int, object]:
+    """The vector width that each size gets; its result is right."""
+    kernel = load("scale", where=str(project.cache))
+    for n in SIZES:
+        x = np.arange(n, dtype=np.float32)
+        np.testing.assert_array_equal(kernel(x), 2 * x)
+    return {n: kernel.select(n=n).schedule["vector"] for n in SIZES}
+
+
+def test_before_any_tuning_the_default_serves_only_what_it_may(project: Project) -> None:
+    project.run("build")
+    assert widths(project) == {65536: 4, 65521: 1, 65524: 4, 100: 4, 7: 1, 1: 1}
+
+
+def test_tuned_sizes_get_the_best_program_that_serves_them(project: Project) -> None:
+    ran = project.run("tune", "scale", "--cache", "warm")
+    assert "n=65521: 2 programs left out by the rules of `serves`\n" in ran.out
+    assert widths(project) == {65536: 16, 65521: 1, 65524: 4, 100: 4, 7: 1, 1: 1}
+    why = load("scale", where=str(project.cache)).select(n=65524).why
+    assert why == (
+        "measured at n = 65536; program 2 does not serve n = 65524: whole (n % vector == 0)"
+    )
+    (table,) = project.cache.glob("scripts/scale/*/dispatch_table.json")
+    assert "refused" not in json.loads(table.read_text()), "it was not measured there"
+    project.run("dispatch", "check", "scale")
+
+
+def test_the_c_dispatcher_and_a_package_choose_alike(project: Project) -> None:
+    project.run("tune", "scale", "--cache", "warm")
+    chosen = widths(project)
+    (library,) = project.cache.glob("scripts/scale/*/dispatch/libscale.so")
+    select = ctypes.CDLL(str(library)).scale_select
+    select.argtypes = [ctypes.c_int64]
+    assert {n: [4, 1, 16][select(n)] for n in SIZES} == chosen
+    package = project.run("package", "--format", "dir").out.strip()
+    kernel = load("scale", where=str(Path(project.directory, package)))
+    assert {n: kernel.select(n=n).schedule["vector"] for n in SIZES} == chosen
+
+
+def test_run_names_the_rule_at_sizes_that_its_program_does_not_serve(project: Project) -> None:
+    ran = project.run("run", "scale[vector=16]")
+    assert "note: scale/2 cpu does not serve n=65521: whole (n % vector == 0)\n" in ran.err
+    assert "1 size agrees with ref.py:scale" in ran.out
+    err = project.run("run", "scale[vector=16]", "--size", "n=3", status=2).err
+    assert "error: scale/2 cpu does not serve n=3: whole (n % vector == 0)" in err
+
+
+def test_a_call_that_nothing_serves_is_an_error_that_names_the_rules(project: Project) -> None:
+    project.edit("tilus.toml", "n % vector == 0", "n % vector == 0 and n > 50")
+    project.run("build")
+    kernel = load("scale", where=str(project.cache))
+    with pytest.raises(LoadError, match=r"no program that serves n = 7\n  whole: n % vector == 0"):
+        kernel(np.zeros(7, np.float32))
+    project.edit("tilus.toml", "{ n = 65521 }", "{ n = 7 }")
+    said = project.run("dispatch", "check", "scale", status=1).out
+    assert "scale cpu has no program that serves n = 7" in said
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("n % vecto == 0", 'unknown name "vecto"'),
+        ("n % vector", '"n % vector" is a number, not a condition'),
+        ("n %", "not an expression"),
+    ],
+)
+def test_a_mistake_in_a_rule_is_located(project: Project, rule: str, message: str) -> None:
+    project.edit("tilus.toml", "n % vector == 0", rule)
+    err = project.run("plan", status=2).err
+    line = 1 + MANIFEST.partition(RULE)[0].count("\n")
+    assert err.startswith(f"tilus.toml:{line}:")
+    assert message in err
+    assert err.count("error:") == 1
