@@ -192,13 +192,16 @@ def test_two_containers_have_other_projects_at_one_path(machine: Machine) -> Non
 
 
 def test_a_project_is_known_again(machine: Machine, monkeypatch) -> None:
-    """Given a built project, when its template is edited, then its last build is loaded still; when
-    it is copied or moved, it is known by its files; a new checkout at its path with others is
+    """Given a built project, when a file is edited, then its last build is loaded still; when it is
+    copied or moved, it is known by its files; a new checkout at its path with others is
     another project."""
     needs_cxx()
     project = build_at(machine.work, Made("p", "cpu", 1))
     copy = project.copy(machine.directory / "copy")
     project.edit("kernels/scale.cu.j2", "+ 1;", "+ 5;")
+    assert added() == 1
+    project.edit("kernels/scale.cu.j2", "+ 5;", "+ 1;")
+    project.edit("tilus.toml", "[project]", "# edited\n[project]")
     assert added() == 1
     monkeypatch.chdir(copy.directory)
     assert added() == 1

@@ -9,8 +9,9 @@ tree, `index.json` lists the script directories that the last build of each proj
 are not examined.
 
 A path does not say who a project is: containers with one cache can each have another at one path,
-and a copy is the same one elsewhere. So the index has the origin of each: it is the project in a
-directory whose manifest is that very file, unchanged, or whose files are all equal.
+and a copy is the same one elsewhere. So the index has the origin of each. A project is in a
+directory whose files are all equal, or in that very directory if one of its files is equal: after
+an edit `load` returns what was built last.
 
 A Python package can hold its kernels in its directory `_kernels`. Without one it is installed in
 place, and the cache of its project has them: `pyproject.toml` names the manifest. The name of a
@@ -179,29 +180,28 @@ def _select_projects(
 
 def _is_from(origin: Mapping[str, str], directory: str) -> bool:
     """Return whether the project with this origin is the one in a directory."""
-    return origin.get("") == identify_manifest(directory) or all(
+    is_equal = (
         digest_file(os.path.join(directory, name)) == digest
         for name, digest in origin.items()
         if name
     )
+    # The very directory is not enough: its numbers are given to another one after its removal.
+    return any(is_equal) if origin.get("") == identify_directory(directory) else all(is_equal)
 
 
 def describe_origin(directory: str, paths: Iterable[str]) -> dict[str, str]:
     """Return the origin of a project in a directory: the digest of each of its files in `paths`, by
-    its relative name, and the identity of the manifest by "". Other files do not matter."""
+    its relative name, and the identity of the directory by "". Other files do not matter."""
     digests = {p[len(directory) + 1 :]: digest_file(p) for p in paths if is_within(p, directory)}
     files = {name: digest for name, digest in digests.items() if digest is not None}
-    return {**files, "": identify_manifest(directory)}
+    return {**files, "": identify_directory(directory)}
 
 
-def identify_manifest(directory: str) -> str:
-    """Return numbers that no manifest in another directory has, then or later: the directory's
-    inode, and the file's device, inode and time; "" without one."""
-    root, file = try_stat(directory), try_stat(os.path.join(directory, MANIFEST_NAME))
-    if root is None or file is None:
-        return ""
-    # The time, because the inodes of a deleted checkout are given to the next one.
-    return f"{root.st_ino} {file.st_dev} {file.st_ino} {file.st_mtime_ns}"
+def identify_directory(directory: str) -> str:
+    """Return the inode and device of a directory, which no other has at the same time; "" without
+    one."""
+    status = try_stat(directory)
+    return "" if status is None else f"{status.st_ino} {status.st_dev}"
 
 
 def digest_file(path: str) -> str | None:
