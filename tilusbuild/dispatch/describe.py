@@ -7,7 +7,6 @@ place or time. `tilusbuild.runtime.script` reads it. Expressions in it are trees
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -61,7 +60,7 @@ def make_script_json(
             "archs": [arch.name for arch in instance.target.archs],
             "ptx": instance.target.ptx,
             "toolkit": _find_toolkit_version(instance.spec),
-            "machine": platform.machine(),
+            "machine": instance.spec.toolchain.host.machine,
             **({"isa": sorted(cpu_features)} if cpu_features else {}),
         },
         "params": dict(instance.params),

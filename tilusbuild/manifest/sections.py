@@ -275,7 +275,7 @@ class NamedToolchainSection(Table, frozen=True):
     """The language standard, for device and host code."""
     host_march: Annotated[Text | None, Key(after=_check_march, examples=["x86-64-v2"])] = None
     """The oldest CPU that host code runs on, as `-march` names it; `native` is an error. Without
-    it: `x86-64-v2`, or `armv8-a` on aarch64."""
+    it: `x86-64-v2`, or `armv8-a` of a compiler for aarch64."""
     device_compiler: DeviceCompiler | None = None
     """The compiler of kernels. Programs of NVRTC and of nvcc differ."""
     cudart: Literal["static", "shared"] | None = None

@@ -278,7 +278,7 @@ def make_instance_spec(
         signature=_resolve_signature(manifest, script, params, target_names),
         launch=valued.make_launch(),
         constants={},
-        options=_make_options(manifest, script, target, torch_place),
+        options=_make_options(manifest, script, target, torch_place, toolchain.host.baseline),
         part=_make_part_options(manifest, script, toolchain.cuda),
     )
     grouping = _make_grouping(manifest, script, params, space, valued, pipeline)
@@ -302,9 +302,10 @@ def make_instance_spec(
 
 
 def _make_options(
-    manifest: Manifest, script: str, target: Target, torch_place: Place | None
+    manifest: Manifest, script: str, target: Target, torch_place: Place | None, baseline: str | None
 ) -> Options:
-    """Return the options of all schedules of a script for a target."""
+    """Return the options of all schedules of a script for a target. `baseline` is the host
+    compiler's `-march` without `host-march`."""
     # The manifest's own macros take precedence.
     defines = {
         **({} if torch_place is None else find_torch_defines(torch_place)),
@@ -313,7 +314,7 @@ def _make_options(
     return Options(
         defines=tuple(defines.items()),
         std=manifest.std_for(script, target.name),
-        host_march=manifest.toolchain_for(script, target.name).host_march,
+        host_march=manifest.toolchain_for(script, target.name).host_march or baseline,
         cudart=manifest.cudart_for(script, target.name),
     )
 

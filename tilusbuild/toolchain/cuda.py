@@ -144,8 +144,13 @@ def _examine_nvcc(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     remedy = format_pip_command(version) if releases else None
     _check_complete(programs, libdevice, remedy)
     include_options = f"{variables.get('INCLUDES')} {variables.get('SYSTEM_INCLUDES')}"
-    existing = filter(os.path.isdir, _INCLUDE_DIRECTORY.findall(include_options))
+    own_dirs = _INCLUDE_DIRECTORY.findall(include_options)
+    existing = filter(os.path.isdir, own_dirs)
     include_dirs = tuple(dict.fromkeys(map(os.path.realpath, existing)))
+    # `targets/aarch64-linux` of a host compiler for another machine is a part of its own.
+    if own_dirs and not include_dirs:
+        missing = f"no headers for {os.path.basename(ccbin)} ({os.path.normpath(own_dirs[0])})"
+        raise RejectedError(missing, remedy or "install its cross toolkit, or use NVIDIA's wheels")
     if not include_dirs:
         include_dirs = (os.path.join(root, "include"),)
     _check_headers(include_dirs, remedy)

@@ -25,7 +25,6 @@ from tilusbuild.state.digests import DigestMemory
 from tilusbuild.toolchain.cuda import Cuda, RejectedError, examine_toolkit
 from tilusbuild.toolchain.headers import HeaderDirectories
 from tilusbuild.toolchain.host import (
-    BASELINES,
     WRAPPERS,
     HostCompiler,
     ToolFile,
@@ -203,7 +202,7 @@ def discover_toolchain(
     digests = ToolDigests(memory)
     # The assembler and the linker are the host's for every program, so its lines are in all.
     fingerprint_host = host.format_fingerprint(digests)
-    march = request.host_march or BASELINES.get(os.uname().machine, "")
+    march = request.host_march or host.baseline or ""
     toolchain = Toolchain(
         cuda=None,
         host=host,

@@ -93,6 +93,16 @@ class HostCompiler(Struct, frozen=True):
     """The LD_LIBRARY_PATH that the tools do not start without."""
 
     @property
+    def machine(self) -> str:
+        """The machine that it compiles for, as `uname -m`: "aarch64"."""
+        return self.target.partition("-")[0]
+
+    @property
+    def baseline(self) -> str | None:
+        """The `-march` of its code without `host-march`; None for a machine that is not known."""
+        return BASELINES.get(self.machine)
+
+    @property
     def tools(self) -> tuple[ToolFile, ...]:
         """The programs that a compile starts: g++, gcc, as, ld."""
         return (self.cxx, self.cc, self.as_, self.ld)
