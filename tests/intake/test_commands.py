@@ -400,3 +400,13 @@ def test_host_code_keeps_its_threads(folder: Path) -> None:
     draft = drafted(folder, "g++ -fopenmp -O2 -c k.cpp")
     assert draft.libraries[0].flags == ["-Xcompiler", "-fopenmp", "-O2"]
     assert 'link-libs = ["gomp"] links it' in next(iter(draft.notes))
+
+
+def test_a_program_with_relocatable_device_code_is_linked_by_nvcc(folder: Path) -> None:
+    draft = drafted(
+        folder, "nvcc -arch=sm_80 -dc csrc/one.cu -o one.o", "nvcc -dc csrc/two.cu -o two.o",
+        "ar rcs libtwo.a two.o", "nvcc -arch=sm_80 one.o libtwo.a -lm -o app",
+    )  # fmt: skip
+    (note,) = (note for note in draft.notes if "app is a program" in note)
+    link = "nvcc -gencode=arch=compute_80,code=sm_80 libapp.a libtwo.a -lm"
+    assert note.endswith(f"its link is left to you: {link}")

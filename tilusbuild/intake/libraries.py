@@ -147,7 +147,16 @@ class _LibraryReader(Struct):
             own_paths = filter(self.outputs.products.get, product.inputs)
             libs = [*map(os.path.basename, own_paths), *other_files]
             libs += (f"-l{lib}" for lib in product.arguments.libs)
-            link = f"g++ -Wl,--whole-archive {file_name} -Wl,--no-whole-archive {' '.join(libs)}"
+            all_objects = self.outputs.list_objects(product, set())
+            compiles = [self.outputs.objects[name][1] for name in all_objects]
+            archs = dict.fromkeys(arch for each in compiles if each.rdc for arch in each.archs)
+            link = f"g++ -Wl,--whole-archive {file_name} -Wl,--no-whole-archive"
+            # Only nvcc links relocatable device code. It puts all files before the linker's words.
+            if any(each.rdc for each in compiles):
+                codes = (arch.replace("sm_", "") for arch in archs or (DEFAULT_ARCH,))
+                gencodes = (f"-gencode=arch=compute_{code},code=sm_{code}" for code in codes)
+                link = f"nvcc {' '.join(gencodes)} {file_name}"
+            link = " ".join([link, *libs])
             self.draft.add_note(
                 f"{os.path.basename(product.output)} is a program: its objects are archived in"
                 f" {file_name}, and its link is left to you: {link}"
