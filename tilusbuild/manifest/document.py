@@ -249,10 +249,15 @@ def _decode_text(path: str, data: bytes) -> str:
 def _explain_syntax_error(document: Document, message: str) -> Diagnostic:
     """Return the diagnostic of the parser's message, which names a line and a column."""
     locations = document.locations
-    if locations.repeated and ("overwrite" in message or "twice" in message):
+    if locations.repeated and re.search("overwrite|twice|immutable|uplicate", message):
         path, first, again = locations.repeated
         name = ".".join(str(part) for part in path)
         where = f"it is first set in line {document.locate_span(first).line}"
+        following, following_again = (
+            document.text[end:].lstrip(" \t") for _, end in (first, again)
+        )
+        if re.match(r"=[ \t]*\{", following) and not following_again.startswith("="):
+            where += ": write all of its keys inside of { … } there"
         return Diagnostic(f'"{name}" is set twice', document.locate_span(again), where)
     match = _TOML_PLACE.search(message)
     reason = message[: match.start()] if match else message

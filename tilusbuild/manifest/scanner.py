@@ -92,6 +92,9 @@ class _TomlScanner:
         self.counts: dict[Path, int] = {}
         """The index of the last table in each array of tables."""
         self.headers: dict[Path, TextSpan] = {}
+        """The names of tables that a `[header]` or a dotted key begins."""
+        self.assigned: dict[Path, TextSpan] = {}
+        """The keys with a value behind `=`, which takes no further keys."""
 
     def scan_document(self) -> None:
         """Add the positions of all keys and values."""
@@ -127,17 +130,19 @@ class _TomlScanner:
         path: Path = ()
         for name, span in names[:-1]:
             path = (*path, name)
+            self.note_repeat(path, self.assigned.get(path), span)
             self.locations.add_table(path, span)
             path = self.resolve_table(path)
         name, span = names[-1]
         path = (*path, name)
+        self.note_repeat(path, self.assigned.get(path), span)
         if is_array:
             self.locations.add_table(path, span)
             # Each such header begins another table of the array.
             number = self.counts[path] = self.counts.get(path, -1) + 1
             path = (*path, number)
-        elif path in self.headers:
-            self.note_repeat(path, self.headers[path], span)
+        else:
+            self.note_repeat(path, self.headers.get(path), span)
         # The place of a table is its own header, even if [a.b] has named `a` before [a] does.
         self.headers[path] = span
         self.locations.keys[path] = self.locations.values[path] = span
@@ -178,20 +183,22 @@ class _TomlScanner:
         path = table
         for name, span in names[:-1]:
             path = (*path, name)
+            self.note_repeat(path, self.assigned.get(path), span)
+            self.headers.setdefault(path, span)
             self.locations.add_table(path, span)
         name, span = names[-1]
         path = (*path, name)
         # Only the last name of a dotted key is set: `a.b` and `a.c` share `a`, and repeat nothing.
-        if path in self.locations.keys:
-            self.note_repeat(path, self.locations.keys[path], span)
+        self.note_repeat(path, self.locations.keys.get(path), span)
         self.locations.keys[path] = span
         self.read_token("=")
         self.skip_pattern(_BLANK)
         self.scan_value(path)
+        self.assigned[path] = span
 
-    def note_repeat(self, path: Path, first: TextSpan, again: TextSpan) -> None:
-        """Add a key that is set twice, if it is the first such key."""
-        if self.locations.repeated is None:
+    def note_repeat(self, path: Path, first: TextSpan | None, again: TextSpan) -> None:
+        """Add a key that is set at `first` and again, if it is the first such key."""
+        if first is not None and self.locations.repeated is None:
             self.locations.repeated = RepeatedKey(path, first, again)
 
     def scan_value(self, path: Path) -> None:
