@@ -20,6 +20,7 @@ SPELLINGS = [
     *("long long", "long int", "int long", "unsigned", "unsigned int", "int unsigned", "size_t"),
     *("unsigned long long int", "long unsigned int", "short unsigned", "signed", "int64_t"),
     *("std::uint8_t", "uint16_t", "std::int32_t", "signed long", "long long unsigned"),
+    *("ptrdiff_t", "std::intptr_t", "uintptr_t"),
 ]
 STUB = """\
 #include <cstddef>

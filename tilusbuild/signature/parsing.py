@@ -25,7 +25,9 @@ C_TYPES = {
     "unsigned int": "u32", "unsigned": "u32", "uint32_t": "u32", "uint": "u32", "ushort": "u16",
     "ulong": "u64", "long": "i64", "long long": "i64",
     "int64_t": "i64", "size_t": "u64", "unsigned long": "u64", "unsigned long long": "u64",
-    "uint64_t": "u64",
+    "uint64_t": "u64", "ptrdiff_t": "i64", "ssize_t": "i64", "intptr_t": "i64", "uintptr_t": "u64",
+    "cudaTextureObject_t": "u64", "cudaSurfaceObject_t": "u64", "__nv_fp8_storage_t": "u8",
+    "__nv_fp8_e4m3": "f8e4m3", "__nv_fp8_e5m2": "f8e5m2",
 }  # fmt: skip
 """The dtypes of a manifest, by the names of the types in C and CUDA."""
 
