@@ -28,7 +28,8 @@ from tilusbuild.arch.table import ATTRIBUTES
         ("SM_80", 'write "sm_80"'),
         ("sm_90f", "there is sm_90 and sm_90a"),
         ("sm_80a", "there is sm_80"),
-        ("sm_91", "known: sm_50"),
+        ("91a", 'write "sm_91a", if nvcc knows it'),
+        ("sm_310", "known: sm_50"),
         ("cpuu", 'did you mean "cpu"?'),
         ("native", "run elsewhere"),
         ("a100", 'write "sm_80"'),
@@ -44,6 +45,16 @@ def test_an_unknown_architecture_lists_the_known_ones(written: str, hint: str) -
         parse_arch(written)
     assert caught.value.hint is not None
     assert hint in caught.value.hint
+
+
+def test_a_number_outside_of_the_table_has_the_limits_that_a_manifest_gives() -> None:
+    arch = parse_arch("sm_107f", {"smem_per_block": 1000})
+    known = arch.list_attributes()
+    assert (arch.suffix, arch.virtual, arch.has_limits) == ("f", "compute_107f", False)
+    assert (known["number"], known["smem_per_block"]) == (107, 1000)
+    assert {"threads_per_sm", "warps_per_sm", "blocks_per_sm"}.isdisjoint(known)
+    assert "smem_per_sm" not in combine_limits([arch, parse_arch("sm_80")])
+    assert combine_limits([arch, parse_arch("sm_80")])["smem_per_block"] == 1000
 
 
 def test_a_product_has_an_architecture_that_exists() -> None:
@@ -112,7 +123,8 @@ def test_gencode_is_for_gpus(names: list[str]) -> None:
         ("sm_80", "cpu", "sass", False),
         ("sm_80", "sm_999", "sass", False),
         ("sm_120", "sm_122", "sass", False),
-        ("sm_123", "sm_123", "sass", False),
+        ("sm_123", "sm_123", "sass", True),
+        ("sm_123", "sm_124", "ptx", False),
         ("", "sm_80", "sass", False),
         ("sm_80", "garbage", "ptx", False),
         ("sm_90", "sm_140", "ptx", True),

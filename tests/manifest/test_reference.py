@@ -44,11 +44,12 @@ def keys_in(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
 def test_the_example_has_every_key(example: Manifest) -> None:
     document = read_document(example.path)  # the manifest's own has scripts in place of kernels
     written = {".".join(path) for path in keys_in(document.data)}
-    shorthand_only = {"kind", "edges"}
+    # `limits` are of an architecture that the pinned nvcc does not know.
+    absent = {"kind", "edges", "limits"}
     for path, table in list_tables().items():
         if {"override", "kernels"} & {*path[:-2]} or path[1:3] == ("NAME", "include-dirs"):
             continue
-        for key in set(list_keys(table)) - shorthand_only:
+        for key in set(list_keys(table)) - absent:
             names = [str(part) for part in (*path, key) if not isinstance(part, int)]
             pattern = r"\.".join(r".+" if name == "NAME" else re.escape(name) for name in names)
             assert any(re.fullmatch(pattern, path) for path in written), ".".join(names)

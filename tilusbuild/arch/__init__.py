@@ -11,11 +11,12 @@ from tilusbuild.arch.names import (
     list_known_names,
     parse_arch,
 )
-from tilusbuild.arch.table import CPU, Arch, Occupancy, compute_occupancy
+from tilusbuild.arch.table import CPU, LIMITS, Arch, Occupancy, compute_occupancy
 from tilusbuild.runtime.device import can_run
 
 __all__ = [
     "CPU",
+    "LIMITS",
     "Arch",
     "ArchError",
     "Occupancy",

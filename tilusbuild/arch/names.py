@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tilusbuild.arch.table import ARCHS, CPU, Arch
+from tilusbuild.arch.table import ARCHS, CPU, LIMITS, Arch
 from tilusbuild.errors import did_you_mean
 
 # A name in a spelling that is not nvcc's: "compute_90a", "SM 9.0", "cc8.6", "90+ptx".
@@ -31,6 +31,9 @@ hints. Source: https://developer.nvidia.com/cuda-gpus."""
 _MAKER = re.compile(r"nvidia|geforce|tesla|quadro|jetson|dgx|agx|[\s_-]")
 _MODEL_END = r"(ti|super|laptop|sxm\d|pcie|nvl|d?\d+gb|hbm\d|generation|gpu)*"
 """What follows a product's name and says nothing of the architecture: of A100-SXM4-80GB."""
+_NEW_NAME = re.compile(r"sm_([5-9]\d|1\d\d)([af]?)")
+_NUMBERS = frozenset(arch.number for arch in ARCHS.values())
+_NO_LIMITS: Mapping[str, int] = {}
 
 
 class ArchError(ValueError):
@@ -45,17 +48,25 @@ class ArchError(ValueError):
 
 
 def list_known_names() -> tuple[str, ...]:
-    """Return all names that `parse_arch` accepts."""
+    """Return the names in the table of limits."""
     return (*ARCHS, CPU.name)
 
 
-def parse_arch(name: str) -> Arch:
-    """Return the architecture with this name. Raises `ArchError`."""
+def parse_arch(name: str, limits: Mapping[str, int] = _NO_LIMITS) -> Arch:
+    """Return the architecture with this name. Raises `ArchError`.
+
+    A number outside of the table may be of a GPU that only nvcc knows. Its `LIMITS` are those of
+    `limits`; the rest is unknown, and larger than any that a check compares it with.
+    """
     if name == CPU.name:
         return CPU
-    if name not in ARCHS:
+    if name in ARCHS:
+        return ARCHS[name]
+    match = _NEW_NAME.fullmatch(name)
+    if match is None or int(match[1]) in _NUMBERS:
         raise ArchError(f'unknown architecture "{name}"', _make_name_hint(name))
-    return ARCHS[name]
+    known = {key: limits.get(key, getattr(CPU, key)) for key in LIMITS}
+    return Arch(name=name, number=int(match[1]), suffix=match[2], since=(0, 0), **known)
 
 
 def _make_name_hint(name: str) -> str | None:
@@ -78,12 +89,15 @@ def _make_name_hint(name: str) -> str | None:
     if base in ARCHS:
         variants = [arch.name for arch in ARCHS.values() if arch.number == int(number)]
         return f"there is {' and '.join(variants)}"
+    if _NEW_NAME.fullmatch(exact):
+        return f'write "{exact}", if nvcc knows it'
     known_bases = dict.fromkeys(f"sm_{arch.number}" for arch in ARCHS.values())
     return f"known: {', '.join(known_bases)}"
 
 
 def combine_limits(archs: Sequence[Arch]) -> Mapping[str, int]:
-    """Return limits that hold on all of several architectures: the smallest value of each.
+    """Return limits that hold on all of several architectures: the smallest value of each that is
+    known for all.
 
     Of `smem_granularity` and `smem_reserved`, which take memory from a block, the largest value.
     Raises `ValueError` without architectures.
@@ -92,7 +106,7 @@ def combine_limits(archs: Sequence[Arch]) -> Mapping[str, int]:
         raise ValueError("no architecture to combine")
     tables = [arch.list_attributes() for arch in archs]
     limits: dict[str, int] = {}
-    for key in tables[0]:
+    for key in (key for key in tables[0] if all(key in table for table in tables)):
         takes_memory = key in ("smem_granularity", "smem_reserved")
         choose = max if takes_memory else min
         limits[key] = choose(table[key] for table in tables)

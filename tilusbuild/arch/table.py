@@ -61,6 +61,11 @@ class Arch(Struct, frozen=True):
         return self.name == "cpu"
 
     @property
+    def has_limits(self) -> bool:
+        """Whether all `LIMITS` are known: an architecture outside of the table may have none."""
+        return self.is_cpu or all(getattr(self, name) != _NO_LIMIT for name in LIMITS)
+
+    @property
     def major(self) -> int:
         return self.number // 10
 
@@ -86,8 +91,16 @@ class Arch(Struct, frozen=True):
         return self.name.replace("sm_", "compute_", 1)
 
     def list_attributes(self) -> Mapping[str, int]:
-        """Return the values that expressions know as `arch.<key>`: the limits, and `number`."""
-        return {key: getattr(self, key) for key in ATTRIBUTES}
+        """Return the values that expressions know as `arch.<key>`: the known limits, and
+        `number`."""
+        unknown = {name for name in LIMITS if getattr(self, name) == _NO_LIMIT and not self.is_cpu}
+        if "threads_per_sm" in unknown:
+            unknown.add("warps_per_sm")
+        return {key: getattr(self, key) for key in ATTRIBUTES if key not in unknown}
+
+
+LIMITS = ("threads_per_sm", "blocks_per_sm", "smem_per_sm", "smem_per_block")
+"""The limits in which architectures differ. The rest has been the same since sm_70."""
 
 
 ATTRIBUTES = (
@@ -106,7 +119,7 @@ ATTRIBUTES = (
     "regs_per_block",
     "regs_per_thread",
 )
-"""The keys of `Arch.list_attributes`, the same for every architecture and for `cpu`."""
+"""The keys of `Arch.list_attributes`, for `cpu` and for every architecture in the table."""
 
 
 def _make_variants(

@@ -183,8 +183,9 @@ def find_kernel_problem(recipe: Recipe, usages: Sequence[tuple[Arch, KernelUsage
 
 
 def _compute_occupancy(launch: Geometry, arch: Arch, usage: KernelUsage) -> Occupancy | None:
-    """Return how many blocks an SM runs at once; None if the call decides the size of a block."""
-    if launch.block is None:
+    """Return how many blocks an SM runs at once; None if the call decides the size of a block, or
+    limits of the architecture are unknown."""
+    if launch.block is None or not arch.has_limits:
         return None
     return compute_occupancy(
         arch,
@@ -380,10 +381,12 @@ def check_device_code(
     code that cannot be read or launched, or that exceeds a limit.
     """
     symbol = find_symbol(recipe, work)
+    archs = {arch.name: arch for arch in recipe.archs}  # with the limits of the manifest
     try:
         cubins = extract_cubins(data)
         kernels_by_arch = [
-            (parse_arch(cubin.image.arch), read_cubin(cubin.data)) for cubin in cubins
+            (archs.get(name := cubin.image.arch) or parse_arch(name), read_cubin(cubin.data))
+            for cubin in cubins
         ]
         variables: list[dict[str, int]] = []
         # Only the check of constants needs the variables, and reading symbols takes time.

@@ -90,6 +90,8 @@ def list_resources(
     if threads is None or not usages or "dynamic_smem" not in resources:
         return resources
     resources["threads"] = threads
+    if not instance.target.archs[0].has_limits:
+        return resources
     occupancy = compute_occupancy(
         instance.target.archs[0],
         threads=threads,

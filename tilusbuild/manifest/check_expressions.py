@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.arch import CPU
+from tilusbuild.arch import CPU, LIMITS, ArchError, combine_limits
 from tilusbuild.errors import Place, did_you_mean
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.expr.tree import is_number
@@ -40,6 +41,8 @@ class NameScope(Struct, frozen=True):
     strides: frozenset[str]
     """Arguments that are read off strides. Dispatch does not know them."""
     facts: frozenset[str]
+    limits: frozenset[str]
+    """The names `arch.NAME` that have a value for the target."""
     target: str
     has_file: bool
     """Whether the space comes from a file, which may declare further names."""
@@ -162,9 +165,18 @@ def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection
         arguments,
         strides=frozenset(stride for stride in strides if isinstance(stride, str)),
         facts=frozenset(checks.list_names("target", target, "facts")),
+        limits=_list_limits(checks, target),
         target=target,
         has_file=script.space_file is not None,
     )
+
+
+def _list_limits(checks: Checks, target: str) -> frozenset[str]:
+    """Return the names `arch.NAME` of a target; all for one with a mistake, which `check_targets`
+    reports, and without a target."""
+    with suppress(KeyError, ArchError, ValueError):
+        return frozenset(combine_limits(checks.manifest.targets[target].list_archs()))
+    return ARCH_NAMES
 
 
 def _parse_type(text: str) -> Argument:
@@ -205,6 +217,11 @@ def _check_expression(
         if problem is not None:
             checks.add_error(_locate_name(checks, path, str(source), name), *problem)
             is_right = False
+    unknown = [f"{name} = …" for name in LIMITS if name not in scope.limits]
+    if path[-1] == "min-blocks-per-sm" and unknown:
+        message = f'the occupancy on target "{scope.target}" is not known'
+        hint = f"declare limits = {{ {', '.join(unknown)} }} in [target.{scope.target}]"
+        checks.add_value_error(path, message, hint)
     return is_right
 
 
@@ -322,6 +339,12 @@ def _explain_dotted_name(path: Path, name: str, scope: NameScope) -> _Problem | 
         return f'"{name}" is not known here', "only the model of [dispatch] sees resources"
     # The parser lets no other prefix through.
     attributes = ARCH_NAMES if prefix == "arch" else RESOURCE_NAMES
+    if prefix == "arch" and rest in ARCH_NAMES - scope.limits:
+        limit = "threads_per_sm" if rest == "warps_per_sm" else rest
+        return (
+            f'"{name}" of target "{scope.target}" is not known',
+            f"declare it: limits = {{ {limit} = … }} in [target.{scope.target}]",
+        )
     if rest in attributes:
         return None
     known = [f"{prefix}.{attribute}" for attribute in attributes]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tilusbuild.arch import ArchError, format_gencode, parse_arch
+from tilusbuild.arch import ArchError, format_gencode, list_known_names, parse_arch
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.manifest.checks import Checks
@@ -61,6 +61,9 @@ def _check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
             continue
         if arch in target.arch[:number]:
             checks.add_value_error(arch_path, f'"{arch}" is listed twice')
+    if target.limits and all_known and all(name in list_known_names() for name in target.arch):
+        message = f"the limits of {', '.join(target.arch)} are known"
+        checks.add_key_error((*path, "limits"), message, "leave limits out")
     if "cpu" in target.arch and len(target.arch) > 1:
         message, hint = "cpu cannot share a binary with a GPU", "make it a target of its own"
         checks.add_value_error((*path, "arch"), message, hint)
@@ -68,7 +71,7 @@ def _check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
         checks.add_key_error((*path, "ptx"), "a cpu target has no PTX", "leave ptx out")
     elif target.ptx and all_known:
         try:
-            format_gencode([*map(parse_arch, target.arch)], ptx=True)
+            format_gencode(target.list_archs(), ptx=True)
         except ArchError as error:
             checks.add_key_error((*path, "ptx"), str(error), error.hint)
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated
 
+from tilusbuild.arch import LIMITS
 from tilusbuild.expr.tree import FUNCTIONS
 from tilusbuild.manifest.table import Key, ValueFault
 
@@ -61,6 +62,13 @@ def _check_identifier(name: str) -> str:
     return name
 
 
+def _check_limit(name: str) -> str:
+    """Return the name of an architecture's limit. Raises `ValueFault`."""
+    if name not in LIMITS:
+        raise ValueFault("is not a limit", f"a limit is one of {', '.join(LIMITS)}")
+    return name
+
+
 def _check_linked_names(key: str) -> str:
     """Return a key that declares one or several parameters. Raises `ValueFault`."""
     for name in split_linked_names(key):
@@ -72,6 +80,7 @@ def _check_linked_names(key: str) -> str:
 TableName = Annotated[
     str, Key(after=_make_check(TABLE_NAME, f"{_LETTERS}, - and ., and does not start with - or ."))
 ]
+LimitName = Annotated[str, Key(after=_check_limit)]
 FactName = Annotated[str, Key(after=_check_letters)]
 MacroName = Annotated[
     str, Key(after=_make_check(IDENTIFIER, f"{_LETTERS}; macros with arguments belong in a header"))

@@ -5,9 +5,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
+from tilusbuild.arch import Arch, parse_arch
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import Value
-from tilusbuild.manifest.names import MAX_NAME, FactName, MacroName, TableName
+from tilusbuild.manifest.names import MAX_NAME, FactName, LimitName, MacroName, TableName
 from tilusbuild.manifest.table import NOTHING, Key, Table, ValueFault, describe_kind, format_toml
 from tilusbuild.manifest.values import (
     VALUE_SCHEMA,
@@ -325,6 +326,15 @@ class TargetSection(Table, frozen=True):
     ] = NOTHING
     """Numbers about the device, which expressions read as `facts.NAME`. A hash has only the value
     of an expression."""
+    limits: Annotated[
+        Mapping[LimitName, Annotated[int, Key(ge=1)]], Key(examples=[{"smem_per_block": 232448}])
+    ] = NOTHING
+    """Limits of an architecture that nvcc knows and tilusbuild does not, which expressions read as
+    `arch.NAME`; memory is in bytes."""
+
+    def list_archs(self) -> tuple[Arch, ...]:
+        """Return the architectures. Raises `ArchError`."""
+        return tuple(parse_arch(name, self.limits) for name in self.arch)
 
     @property
     def is_cpu(self) -> bool:

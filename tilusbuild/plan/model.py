@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.arch import Arch, combine_limits, parse_arch
+from tilusbuild.arch import Arch, combine_limits
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest.model import Manifest
@@ -194,7 +194,7 @@ def make_target(manifest: Manifest, name: str) -> Target:
     return Target(
         name=name,
         # Sorted: the order must not change the hash.
-        archs=tuple(sorted(map(parse_arch, declared.arch), key=lambda a: (a.number, a.suffix))),
+        archs=tuple(sorted(declared.list_archs(), key=lambda a: (a.number, a.suffix))),
         ptx=declared.ptx,
         facts=dict(declared.facts),
     )

@@ -7,8 +7,8 @@ longer fork workers that use it. The answers are cached for this process, not fo
 Compatibility" and "Architecture-specific / Family-specific features"). SASS without a suffix: same
 major version, equal or higher minor. `f`: the same family, equal or higher minor. `a`: that
 architecture alone. PTX without a suffix: any equal or later device, compiled by the driver; with
-one, as the SASS. A family is a major version so far. An architecture outside of `KNOWN_ARCHS` is
-refused: an error message is better than a wrong number.
+one, as the SASS. A family is a major version so far. An architecture outside of `KNOWN_ARCHS` runs
+code for itself only: an error message is better than a wrong number.
 """
 
 from __future__ import annotations
@@ -169,13 +169,17 @@ def can_run(code: str, device: str, kind: CodeKind = "sass") -> DeviceVerdict:
     """Return whether an image for the architecture `code` runs on `device` (sm_ and its compute
     capability). A suffix of the device is ignored.
 
-    - Unknown code is refused, and so is an unknown device, except for PTX without a suffix.
+    - Unknown code runs on its own architecture only, and on an unknown device no other code does,
+      except for PTX without a suffix.
     - Host code runs on the cpu only, and no other code runs there.
     - PTX without a suffix runs on an equal or later device.
     - Code with the suffix `a` runs on its own architecture only.
     - Other code runs in its family (suffix `f`) or major version, from its minor version on.
     """
     if code not in KNOWN_ARCHS:
+        number = parse_arch_number(code)
+        if number and number == parse_arch_number(device):
+            return DeviceVerdict(True, f"{code} code runs on sm_{number}")
         why = f'unknown architecture "{code}": nothing is known about where it runs'
         return DeviceVerdict(False, why)
     if "cpu" in (code, device) and device in KNOWN_ARCHS:
