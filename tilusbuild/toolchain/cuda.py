@@ -278,7 +278,7 @@ _WHEELS_OF_RELEASE = ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-crt", "nvi
 """The wheels of one compiler, by their names on the package index.
 
 nvidia-cuda-cccl is not one of them. Since CUDA 13.3 its version is CCCL's own (13.3.5.0.6 in CUDA
-13.5), and its headers compile with every toolkit of their major release.
+13.5). Its headers compare the runtime's release with the compiler's themselves.
 """
 
 _DIST_INFO = re.compile(r"(?P<name>[a-z0-9_]+)-(?P<version>\d+(?:\.\d+)*)\.dist-info")
