@@ -114,6 +114,21 @@ def test_a_rule_by_hand_that_outranks_the_winner_is_said(tune_project: New) -> N
     ]
 
 
+def test_a_package_says_what_it_packs_without_measurements_of_its_code(tune_project: New) -> None:
+    project = tune_project("slow", "fast")
+    project.run("build")
+    untuned = project.run("package", "--format", "dir").err
+    assert "note: packed without measurements: scale cpu (`tilusbuild tune scale`)\n" in untuned
+    refused = project.run("package", "--strict", status=2).err
+    assert refused.startswith("error: --strict: packed without measurements: scale cpu")
+    project.run("tune", "--cache", "warm")  # all scripts that can be tuned
+    assert "note" not in project.run("package", "--strict", "--format", "dir").err
+    project.edit("scale.cu.j2", "++repeat", "repeat++")
+    project.run("build")
+    edited = project.run("package", "--strict", status=2).err
+    assert "packed with measurements of earlier code: scale cpu" in edited
+
+
 def test_nothing_usable_is_status_1(tune_project: New) -> None:
     project = tune_project("wrong")
     *_, tuned, summary = project.events("tune", "scale", status=1)
@@ -301,6 +316,6 @@ def test_a_target_that_cannot_run_here_is_the_user_s_mistake(tune_project: New) 
 
 def test_mistakes_exit_with_status_2(tune_project: New) -> None:
     project = tune_project("fast")
-    for words in ("", "scalee", "scale --budget soon", "scale --grid n=many", "scale --size k=3"):
+    for words in ("scalee", "scale --budget soon", "scale --grid n=many", "scale --size k=3"):
         project.run("tune", *words.split(), status=2)
     project.run("tune", "scale", "--import", "nothing.jsonl", status=2)

@@ -51,6 +51,10 @@ class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         "--large-tests",
         help="as --with-tests, also for sizes with more than 2 MiB of outputs",
     )
+    strict: bool = flag(
+        "--strict",
+        help="refuse scripts of several programs without measurements of these",
+    )
     sign: str | None = SIGN
 
 
@@ -66,9 +70,10 @@ PackageLine = declare_line(
 
 def run(arguments: PackageArgs) -> int:
     """Write the packages, and print the path of each file or directory. Return 0. Sizes without a
-    test are reported on stderr. Raises `InputError`."""
+    test and scripts without measurements are reported on stderr. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.package import pack
+    from tilusbuild.package.collect import describe_unmeasured
     from tilusbuild.state.temporary import TemporaryDirectory
 
     with_tests = arguments.with_tests or arguments.large_tests
@@ -93,6 +98,11 @@ def run(arguments: PackageArgs) -> int:
                 contents = pack.gather_contents(
                     project, order, level=level, unchecked=arguments.as_built, tests=tests
                 )
+                for text in describe_unmeasured(project.cache, contents.listed):
+                    if arguments.strict:
+                        raise input_error(f"--strict: {text}")
+                    if not arguments.quiet:
+                        print_message(f"note: {text}\n")
                 requested_formats = formats_of_options or order.package.formats
                 files = pack.write_formats(
                     order, contents, requested_formats, arguments.output, attest=attest

@@ -48,7 +48,7 @@ from tilusbuild.package.model import (
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.model import PlanSelection, select_script_targets
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.naming import to_snake_case
+from tilusbuild.runtime.naming import format_command, to_snake_case
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.sealed import CorruptFileError, seal_json
 from tilusbuild.runtime.table_file import explain_refusals
@@ -243,6 +243,26 @@ class _Collector(Struct):
         """Add a file of the package; `origin` is its bytes, or the path to read them from again."""
         self.files[path] = FileEntry(len(data), sha256_bytes(data))
         self.origins[path] = origin
+
+
+def describe_unmeasured(cache: Tree, listing: FileList) -> Iterator[str]:
+    """Yield a message about the scripts of a package whose choice among several programs rests on
+    no measurement, and one about those whose measurements are for earlier code. Scripts with a cost
+    model need none."""
+    unmeasured, earlier = [], []
+    for entry in listing.scripts:
+        script = read_script(cache.script_path(*entry.pair))
+        rows = [row for table in read_dispatch_table(script).tables for row in table.entries]
+        if len(entry.programs) > 1 and not rows and script.model is None:
+            unmeasured.append(script)
+        elif any(row.is_earlier for row in rows):
+            earlier.append(script)
+    groups = (("without measurements", unmeasured), ("with measurements of earlier code", earlier))
+    for problem, group in groups:
+        if group:
+            labels = ", ".join(script.label for script in group)
+            names = dict.fromkeys(script.name for script in group)
+            yield f"packed {problem}: {labels} (`{format_command('tune', *names)}`)"
 
 
 def find_reachable(script: Script) -> frozenset[int]:

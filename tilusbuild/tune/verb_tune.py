@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     script: tuple[str, ...] = positionals(
-        "SCRIPT", help="the script or the instance to tune; with --import the log names it"
+        "SCRIPT", help="the scripts or instances to tune (default: all with `tune` in the manifest)"
     )
     target: str | None = target_option("tune for this target (default: the best one for this GPU)")
     level: int | None = LEVEL
@@ -120,13 +120,15 @@ def run(arguments: TuneArgs) -> int:
     program, or a rule chooses a refused one; else 0."""
     from tilusbuild.errors import TilusbuildError, input_error
 
-    if not arguments.script and arguments.import_ is None:
-        raise input_error("missing argument: SCRIPT", hint="`tilusbuild tune SCRIPT`")
     with options.open_project(arguments) as project:
         try:
             if arguments.import_ is not None:
                 return _import_log(arguments, project, arguments.import_)
-            names = options.parse_names(arguments.script, project)
+            scripts = project.manifest.scripts.items()
+            tunable = tuple(name for name, script in scripts if script.tune is not None)
+            if not (arguments.script or tunable):
+                raise input_error("no script has a table `tune`", hint="`tilusbuild tune SCRIPT`")
+            names = options.parse_names(arguments.script or tunable, project)
             requests = [_make_request(arguments, project, name) for name in names]
             return max(_tune_script(arguments, project, request) for request in requests)
         except OSError as error:
