@@ -343,23 +343,22 @@ def list_built_scripts(
         projects = read_index(cache)
     except CorruptFileError as error:
         raise cannot_pack(str(error), hint=_BUILD_HINT) from None
+    name = manifest.project.name
     build = projects.get(manifest.path)
-    if build is None:
-        name = manifest.project.name
-        # A set, in which equal builds count as one.
-        distinct_builds = {project for project in projects.values() if project.name == name}
-        if len(distinct_builds) != 1:
-            text = f"{cache.root} has no build of {manifest.path}"
-            if distinct_builds:
-                text += f", and {len(distinct_builds)} different ones of other {name}"
-            raise cannot_pack(text, hint=_BUILD_HINT)
-        build = distinct_builds.pop()
+    builds = [build] if build else [each for each in projects.values() if each.name == name]
+    # A set, in which builds of equal scripts count as one.
+    distinct_scripts = {build.scripts for build in builds}
+    if len(distinct_scripts) != 1:
+        text = f"{cache.root} has no build of {manifest.path}"
+        if distinct_scripts:
+            text += f", and {len(distinct_scripts)} different ones of other {name}"
+        raise cannot_pack(text, hint=_BUILD_HINT)
     pairs = {
         (to_snake_case(script), target.name)
         for script, target in select_script_targets(manifest, selection)
         if _is_shipped(manifest, script)
     }
-    return tuple(_select_scripts(cache, build.scripts, pairs))
+    return tuple(_select_scripts(cache, distinct_scripts.pop(), pairs))
 
 
 def _select_scripts(
