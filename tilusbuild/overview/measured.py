@@ -57,7 +57,10 @@ def list_measurements(
         try:
             instance_overviews = list(
                 read_overviews(
-                    project.manifest, project.cache.root, NamePattern(script, target=target), None
+                    project.manifest,
+                    project.settings.cache_dir,
+                    NamePattern(script, target=target),
+                    None,
                 )
             )
         except (InputError, LoadError):

@@ -12,6 +12,7 @@ from tilusbuild.dispatch.refresh import load_dispatcher_module
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.settings import Setting
 from tilusbuild.plan.model import PlanSelection, find_script, select_script_targets
 from tilusbuild.runtime import device as devices
 from tilusbuild.runtime import library
@@ -122,7 +123,7 @@ class DispatchOverview(Struct, frozen=True):
 
 
 def read_overviews(
-    manifest: Manifest, cache: str, name: NamePattern, target: str | None
+    manifest: Manifest, cache: Setting[str], name: NamePattern, target: str | None
 ) -> Iterator[DispatchOverview]:
     """Yield the dispatch of each built instance that a name matches, for one target or for all.
     Raises `InputError` when none is built, and `LoadError` for a damaged tree."""
@@ -131,7 +132,9 @@ def read_overviews(
     targets = {declared.name for _, declared in pairs}
     tune = manifest.scripts[script].tune
     sizes = tuple(dict(size) for size in tune.sizes) if tune else ()
-    root = SearchRoot(cache, "the project's cache")
+    # The option names a tree as `where=` of `load` does: other projects' scripts in it count.
+    is_named = cache.source == "--cache-dir"
+    root = SearchRoot(cache.value, "where" if is_named else "the project's cache")
     is_built = False
     for path in root.list_instances(to_snake_case(script), manifest.root):
         instance = read_script(path)

@@ -94,7 +94,7 @@ def _read_overviews(arguments: DispatchArgs, project: Project) -> Iterator[Dispa
     """Yield the overview of each instance that the arguments name. Raises `InputError`."""
     from tilusbuild.overview.serving import read_overviews
 
-    cache = project.settings.cache_dir.value
+    cache = project.settings.cache_dir
     for name in options.parse_names(arguments.script, project):
         target = None if name.target else arguments.target
         yield from read_overviews(project.manifest, cache, name._replace(program=None), target)
