@@ -30,7 +30,7 @@ def together(*libraries: tuple[Library, str]) -> HostNeeds:
 def test_the_most_that_any_library_asks_for() -> None:
     other = replace(PLAIN, libraries=("libm.so.6",), glibc=(2, 9), libstdcxx=(3, 4, 30))
     assert together((LAUNCHER, ""), (other, "")) == HostNeeds(
-        "x86_64", None, "2.14", ("libc.so.6", "libm.so.6"), "0.1", "3.4.30"
+        "x86_64", None, "2.14", ("libc.so.6", "libm.so.6"), "0.1.9", "3.4.30"
     )
 
 
