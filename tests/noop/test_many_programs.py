@@ -105,7 +105,7 @@ print(json.dumps([status, sorted(sys.modules), started]))
 NOT_NEEDED = [
     "numpy", "pydantic", "pydantic_core", "importlib.metadata", "rich", "tomli", "tomllib",
     "watchdog", "subprocess", "zstandard", "tvm_ffi", "asyncio", "multiprocessing",
-    "difflib", "secrets", "tilusbuild.binary", "tilusbuild.compile.causes",
+    "difflib", "tilusbuild.binary", "tilusbuild.compile.causes",
     "tilusbuild.compile.checks", "tilusbuild.compile.program",
     "tilusbuild.process.landlock", "tilusbuild.process.resident", "tilusbuild.runtime.script",
     "tilusbuild.cache.garbage", "tilusbuild.toolchain.nvrtc_command",

@@ -96,8 +96,10 @@ class WatchedProject(Project):
     def roots(self) -> list[Any]:
         """What the index says was built last, without where the manifest lies."""
         index = json.loads((self.cache / "index.json").read_bytes())
-        projects = index.get("projects") or index["value"]["projects"]
-        return list(projects.values())
+        projects = index["projects"].values()
+        for each in projects:
+            del each["origin"][""]  # the manifest's inodes and time: no copy has them
+        return list(projects)
 
 
 class Watch:
