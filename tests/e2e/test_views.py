@@ -127,3 +127,11 @@ def test_a_damaged_script_is_named(built):
     told = built.run("cache", "export", "--layout", "tilus", "view", status=1)
     assert "script.json is damaged" in told.err
     assert not (built.directory / "view").exists()
+
+
+def test_in_a_project_its_own_scripts_are_exported(built, tmp_path):
+    other = built.copy(tmp_path / "other")
+    other.edit("tilus.toml", "[script.scale", "[script.plus")
+    other.run("build", "--cache-dir", str(built.cache))
+    other.run("cache", "export", "--layout", "tilus", "view", "--cache-dir", str(built.cache))
+    assert [path.name for path in (other.directory / "view/scripts").iterdir()] == ["plus"]

@@ -140,7 +140,7 @@ def _read_places(
         lost_hashes = hashes_by_key.pop(LOST_ROOT, set())
         keys = [key for key, hashes in hashes_by_key.items() if hashes]
         manifests = {key: projects[key].get("origin", {}) for key in keys if os.path.isabs(key)}
-        is_own, selected = _select_projects(tree, manifests, start)
+        is_own, selected = select_projects(tree, manifests, start)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -158,7 +158,7 @@ def _read_places(
     return places
 
 
-def _select_projects(
+def select_projects(
     tree: SearchRoot, origins: Mapping[str, Mapping[str, str]], start: str
 ) -> tuple[bool, list[str]]:
     """Return whether the project around `start`, the innermost one, is among projects with these

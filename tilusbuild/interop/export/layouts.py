@@ -25,6 +25,11 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes, try_list
 from tilusbuild.runtime.script import CALLED, Script, read_script
+from tilusbuild.runtime.search_roots import (
+    SearchRoot,
+    get_working_directory,
+    select_projects,
+)
 from tilusbuild.runtime.tables import DeviceTable, read_dispatch_table
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
@@ -57,9 +62,14 @@ class ExportItem(Struct, frozen=True):
 
 
 def list_exported_scripts(cache: Tree) -> list[ExportedScript]:
-    """Return the scripts of each project's last build that can be called, sorted by name and hash.
-    Raises `TilusbuildError`."""
-    roots = {pair for project in read_index(cache).values() for pair in project.scripts}
+    """Return the scripts of the last build that can be called, sorted by name and hash: of the
+    project around the working directory, elsewhere of every one. Raises `TilusbuildError`."""
+    projects = read_index(cache)
+    origins = {key: each.origin for key, each in projects.items() if os.path.isabs(key)}
+    tree = SearchRoot(cache.root, "cache")
+    is_own, keys = select_projects(tree, origins, get_working_directory())
+    chosen = [projects[key] for key in keys] if is_own else projects.values()
+    roots = {pair for project in chosen for pair in project.scripts}
     scripts = (_read_exported_script(cache, *pair) for pair in sorted(roots))
     return [exported for exported in scripts if exported.script.form == CALLED]
 
