@@ -111,6 +111,7 @@ def test_what_is_written_is_laid_over(
         ('extern "C" __g', "template <int N> __g", 6, '"axpy" is a template', 'kernel = "axpy<…>"'),
         ("{% endif %}\n", "__global__ void g() {}\n{% endif %}\n", 6,
          '2 kernels are declared: "axpy" in line 6, "g" in line 11', 'kernel = "axpy"'),
+        ('"cpu" %}', '"cpu"', 2, "expected token 'end of statement block', got 'extern'", ""),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_said(

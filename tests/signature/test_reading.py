@@ -280,4 +280,6 @@ def test_what_is_not_sure_is_not_read(text: str, name: str, problem: str) -> Non
 def test_a_branch_for_the_cpu() -> None:
     assert read_tags('{% if target.kind == "cpu" %}{% endif %}').has_cpu
     assert read_tags('{{ "a" if target.kind != "cuda" }}').has_cpu
-    assert not read_tags("{# target.kind #} int target.kind; {{ x }} // {% y %}").has_cpu
+    assert not read_tags("{# target.kind #} int target.kind; {{ x }} // {% set y = 1 %}").has_cpu
+    # The mistake is of the template alone, and not also of an override for the cpu.
+    assert read_tags('{% if target.kind == "cpu" %}{{ 1 + }}{% endif %}').has_cpu

@@ -90,6 +90,7 @@ class KernelTemplate:
         source = KernelSource(text, jinja=jinja)
         tags = read_tags(text) if jinja else TemplateTags()
         self.functions, self.has_cpu = source.functions, tags.has_cpu
+        self.mistake = tags.mistake
         # A macro can make a name of two.
         has_other_text = source.is_open or tags.has_imports or "##" in text
         self.is_whole = not has_other_text and all(function.name for function in self.functions)
@@ -178,6 +179,11 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScri
         exists = os.path.isfile(path) and is_inside
         if exists and not {"entry", "library", "kernels"} & script.keys():
             mistakes = list(_complete_script(document, name, script, template, notes))
+            if mistakes and template.mistake:
+                # Behind a mistake of Jinja's syntax, kernels are not read.
+                line, message = template.mistake
+                place = Place(template.shown, line, None, template.lines[line - 1])
+                mistakes = [Diagnostic(message, place)]
             filled.mistakes[name] = mistakes
         if mistakes or not exists:
             filled.unread.add(name)

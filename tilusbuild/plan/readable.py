@@ -79,12 +79,16 @@ _CUDA_WORD = re.compile(
 def explain_missing_branch(spec: InstanceSpec, log: str) -> str:
     """Return lines to append to a compiler's log; "" unless CUDA was compiled for a cpu target."""
     gpus = [name for name, target in spec.manifest.targets.items() if not target.is_cpu]
-    if spec.target.kind != "cpu" or spec.is_part or not gpus or not _CUDA_WORD.search(log):
+    if spec.target.kind != "cpu" or spec.is_part or not _CUDA_WORD.search(log):
         return ""
     return (
         f"\n{spec.target.name} is a cpu target, and this is CUDA: write a branch for it, as in"
-        ' {% if target.kind == "cpu" %} … {% else %} … {% endif %},'
-        f"\n  or leave it out: targets = {format_toml(gpus)} in [script.{spec.script}]\n"
+        ' {% if target.kind == "cpu" %} … {% else %} … {% endif %},\n  or '
+        + (
+            f"leave it out: targets = {format_toml(gpus)} in [script.{spec.script}]\n"
+            if gpus
+            else "declare a target for a GPU\n"
+        )
     )
 
 

@@ -261,6 +261,9 @@ def _make_jinja_environment() -> Environment:
     return Environment(extensions=JINJA_EXTENSIONS, autoescape=False)  # noqa: S701 — it makes C++
 
 
+_PORTABLE = "tilusbuild/portable"
+
+
 class TemplateTags(Struct, frozen=True):
     """What the tags of a template say of its source."""
 
@@ -268,16 +271,20 @@ class TemplateTags(Struct, frozen=True):
     """Whether it asks for the kind of its target, itself or by the library's portable header."""
     has_imports: bool = False
     """Whether another template may write a part of it."""
+    mistake: tuple[int, str] | None = None
+    """The line and the message of a mistake in Jinja's syntax."""
 
 
 def read_tags(template: str) -> TemplateTags:
-    """Return what a template's tags say; nothing for one with a mistake in Jinja's syntax."""
+    """Return what a template's tags say, by its words for one with a mistake in Jinja's syntax."""
     from jinja2 import TemplateSyntaxError, nodes
 
     try:
         tree = _make_jinja_environment().parse(template)
-    except TemplateSyntaxError:
-        return TemplateTags()
+    except TemplateSyntaxError as error:
+        # Without the cpu target, an override for it would be a second mistake.
+        has_cpu = "target.kind" in template or _PORTABLE in template
+        return TemplateTags(has_cpu, mistake=(error.lineno, str(error.message)))
     asks_kind = any(
         isinstance(node.node, nodes.Name) and (node.node.name, node.attr) == ("target", "kind")
         for node in tree.find_all(nodes.Getattr)
@@ -287,7 +294,7 @@ def read_tags(template: str) -> TemplateTags:
         for node in tree.find_all((nodes.Import, nodes.FromImport, nodes.Include, nodes.Extends))
         for name in node.iter_child_nodes(only=("template",))
     ]
-    is_portable = any("tilusbuild/portable" in str(name) for name in imported_names)
+    is_portable = any(_PORTABLE in str(name) for name in imported_names)
     return TemplateTags(asks_kind or is_portable, bool(imported_names))
 
 
