@@ -91,6 +91,8 @@ def test_a_later_tuning_replaces_the_earlier_one_of_the_same_sizes(built: Marks)
     later = [make_row(script, number, 64, 5.0 - number, time="2026-02") for number in (1, 2)]
     for rows in (earlier + later, later + earlier):  # as when two caches are merged
         assert choose(script, *rows) == {("here", 64): (2, "")}
+    mended = [make_row(script, 1, 8, None, time="2026"), make_row(script, 1, 8, 1.0, time="2026")]
+    assert choose(script, *mended) == {("here", 8): (1, "")}, "in one second the last row counts"
 
 
 def test_rows_of_earlier_code_serve_where_nothing_else_does(built: Marks) -> None:

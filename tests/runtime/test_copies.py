@@ -95,7 +95,8 @@ def test_a_kernel_of_a_package_is_pickled_by_its_name(built, tmp_path, monkeypat
     sys.modules.pop("marks_by_name")
 
 
-def test_the_cache_that_the_program_chose_is_pickled(built: Marks) -> None:
+def test_the_cache_that_the_program_chose_is_pickled(built: Marks, monkeypatch: Any) -> None:
+    monkeypatch.chdir(built.directory)
     with tilusbuild.option.context():
         tilusbuild.option.cache_dir(built.cache)
         data = pickle.dumps(tilusbuild.load("mark"))

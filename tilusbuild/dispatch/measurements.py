@@ -307,20 +307,23 @@ _Case = list[MeasuredRow]
 def _select_latest(script: Script, rows: Iterable[MeasuredRow]) -> list[_Case]:
     """Return the rows of an instance by case. Only the latest tuning of a case is returned, the
     case that was tuned last at the end."""
-    cases: dict[tuple[str, str, str], _Case] = {}
+    cases: dict[tuple[str, str, str], dict[str, MeasuredRow]] = {}
     params = format_values(script.params)
     for row in rows:
         if row.target != script.target or format_values(row.params) != params:
             continue
-        case = cases.get(row.case_key)
-        if case is None or row.time > case[0].time:
+        case = cases.get(row.case_key, {})
+        latest = next((each.time for each in case.values()), "")  # all of a case have one
+        # An older row came from another cache, after rows that were measured later.
+        if row.time < latest:
+            continue
+        if row.time > latest or not case:
             # Removed first, so that the case moves to the end.
             cases.pop(row.case_key, None)
-            cases[row.case_key] = [row]
-        # An older row came from another cache, after rows that were measured later.
-        elif row.time == case[0].time:
-            case.append(row)
-    return [*cases.values()]
+            case = cases[row.case_key] = {}
+        # Two tunings may have one time: of a schedule the later row counts.
+        case[format_values(row.schedule)] = row
+    return [[*case.values()] for case in cases.values()]
 
 
 def _find_key_sizes(script: Script, row: MeasuredRow) -> tuple[int, ...] | None:
