@@ -28,7 +28,7 @@ _SUBJECTS = {
     "toolchain": ["toolchain", "nvrtc"],
     "remote": ["remote"],
     "target": ["architectures"],
-    "script": ["templates", "pipelines", "headers"],
+    "script": ["templates", "generators", "pipelines", "headers"],
     "script-jinja": ["templates"],
     "script-args": ["abi"],
     "script-launch": ["abi", "expressions"],

@@ -13,7 +13,7 @@ LAYERS = [
     "runtime", "option", "_version",
     "errors", "rooms", "state", "noop", "table",
     "process", "expr", "arch", "binary", "status", "signature",
-    "space", "manifest", "toolchain", "render", "compile", "plan",
+    "space", "manifest", "toolchain", "generate", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package",
     "cli", "tune", "check",
     "watch", "jit", "signing", "oci", "embed", "kernels", "interop", "intake", "reapi", "page",

@@ -25,7 +25,7 @@ launch = { grid = [1], block = [32] }
 EXAMPLE_FILES = [
     *("kernels/matmul.cu.j2", "kernels/transpose.cu.j2", "kernels/scale.cu.j2"),
     *("ref.py", "spaces/transpose.t1.json"),
-    *("kernels/axpy.cpp.j2", "src/a.cpp", "vendor/x.o"),
+    *("kernels/axpy.cpp.j2", "kernels/copy.py", "src/a.cpp", "vendor/x.o"),
 ]
 
 Loader = Callable[[str], Manifest]

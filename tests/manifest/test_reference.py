@@ -25,7 +25,7 @@ def example(load_example: Callable[[str], Manifest]) -> Manifest:
 
 
 def test_the_example_loads(example: Manifest) -> None:
-    names = ["matmul", "transpose", "scale", "norm.forward", "axpy"]
+    names = ["matmul", "transpose", "scale", "norm.forward", "axpy", "copy"]
     names += ["backend.sources", "backend_c.sources", "backend"]
     assert list(example.scripts) == names
 

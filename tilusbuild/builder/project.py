@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
@@ -37,6 +37,9 @@ from tilusbuild.state.files import sweep_temporary_files
 from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
 from tilusbuild.state.variables import AskedVariables
 from tilusbuild.toolchain import DeviceCompiler, Toolchain, ToolchainRequest, discover_toolchain
+
+if TYPE_CHECKING:
+    from tilusbuild.render.generated import GeneratorWorkers
 
 _FLAGS_WITHOUT_OPTIMIZATION = ("--ptxas-options=-O0",)
 Keys: TypeAlias = tuple[str | int, ...]
@@ -109,6 +112,7 @@ class Project:
         """Return the project with its manifest read again, and with this one's runner, digests and
         memo; with `tools`, the compilers are discovered again. Only one of the two is to be closed.
         Raises `InputError`."""
+        self.renderer.release_workers()
         manifest = reread_manifest(self.manifest) or _load_manifest(self.manifest.path)
         fresh = self._open_manifest(manifest, self._options, self.environment)
         fresh.__dict__.update(runner=self.runner, clock=self.clock, digests=self.digests)
@@ -130,6 +134,8 @@ class Project:
         """Stop every process. Save digests, plans and the manifest's memo if the cache exists."""
         # A cached property is in `__dict__` once it was used. Those that were not used are not made
         # here only to be closed.
+        if "renderer" in self.__dict__:
+            self.renderer.release_workers()
         if "runner" in self.__dict__:
             self.runner.close()
         # A build that finds everything in a read-only cache leaves no trace.
@@ -169,7 +175,12 @@ class Project:
 
     @cached_property
     def renderer(self) -> Renderer:
-        return Renderer(self.manifest.root)
+        return Renderer(self.manifest.root, start_generator=self._start_generator)
+
+    def _start_generator(self) -> GeneratorWorkers:
+        from tilusbuild.render.generated import GeneratorWorkers
+
+        return GeneratorWorkers(self.runner, self.environment, self.manifest.build.timeout)
 
     @property
     def device_compiler(self) -> DeviceCompiler:

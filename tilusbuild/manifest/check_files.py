@@ -29,7 +29,9 @@ def check_files(checks: Checks) -> None:
         for name, template in script.generate.items():
             files.append((("generate", name), template, "template"))
         # Whether a package is installed only matters to a build.
-        if not script.template.startswith(PACKAGE):
+        if script.generator is not None:
+            files.append((("generator",), script.generator.rpartition(":")[0], "Python file"))
+        elif not script.template.startswith(PACKAGE):
             files.append((("template",), script.template, "template"))
         if script.dispatch is not None:
             files.append((("dispatch", "measured"), script.dispatch.measured, "file"))

@@ -165,7 +165,9 @@ _LIMIT_WORDS = {
 # What takes the place of a mistake in a required table of the top level.
 _PLACEHOLDERS: Mapping[str, Any] = {"edition": 1, "project": {"name": "unnamed", "version": "0"}}
 # The keys of a script that decide what is read from its template.
-_READ_KEYS = [(key,) for key in ("template", "kernel", "kernels", "entry", "library", "args")]
+_READ_KEYS = [
+    (key,) for key in ("template", "generator", "kernel", "kernels", "entry", "library", "args")
+]
 # Words that other tools have for a key.
 _OTHER_WORDS = {
     **dict.fromkeys(("constants", "parameters"), "params"),
@@ -256,6 +258,10 @@ def _drop_consequences(document: Document, details: list[ErrorDetails]) -> list[
     nameless = {d["loc"][0]: d["loc"] for d in reversed(details) if _is_nameless(d)}
 
     def is_misspelt(path: Path) -> bool:
+        if path[:1] + path[2:] == ("script", "template"):
+            script = document.data["script"][path[1]]
+            if isinstance(script, dict) and "generator" in script:
+                return True
         return any(
             path[: len(key) - 1] == key[:-1]
             and (

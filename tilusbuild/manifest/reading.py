@@ -161,6 +161,11 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScri
         notes.append(f"project: {name}, as its directory is called")
     scripts = data.get("script")
     for name, script in scripts.items() if isinstance(scripts, dict) else ():
+        generator = script.get("generator") if isinstance(script, dict) else None
+        if isinstance(generator, str) and ":" in generator:
+            # Headers are looked for beside the file of a script's template.
+            script.setdefault("template", generator.rpartition(":")[0])
+            continue
         file = script.get("template") if isinstance(script, dict) else None
         if not isinstance(file, str) or file.startswith(PACKAGE):
             continue

@@ -10,6 +10,7 @@ from tilusbuild.manifest.arguments import Arg, make_argument
 from tilusbuild.manifest.names import DeclaredName, HeaderName, LinkedNames, split_linked_names
 from tilusbuild.manifest.script_sections import (
     KERNEL_NAME,
+    PYTHON_FUNCTION,
     DispatchSection,
     JinjaSection,
     LaunchSection,
@@ -326,6 +327,10 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
         ),
     ]
     """The Jinja2 template, inside the project or in a Python package, which is not imported."""
+    generator: Annotated[Text | None, Key(pattern=PYTHON_FUNCTION, examples=["gen.py:matmul"])] = (
+        None
+    )
+    """A Python function that returns the source, in place of `template`: `FILE.py:FUNCTION`."""
     generate: Annotated[
         Mapping[HeaderName, Text], Key(examples=[{"config.inc": "kernels/config.inc.j2"}])
     ] = NOTHING

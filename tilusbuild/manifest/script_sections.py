@@ -179,16 +179,16 @@ CallSizes = Annotated[
 ]
 
 
-_PYTHON_FUNCTION = r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$"
+PYTHON_FUNCTION = r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 
 
 class TuneSection(Table, frozen=True):
     """How `run` and `tune` call the kernel and check its results."""
 
-    ref: Annotated[Text | None, Key(pattern=_PYTHON_FUNCTION, examples=["ref.py:matmul"])] = None
+    ref: Annotated[Text | None, Key(pattern=PYTHON_FUNCTION, examples=["ref.py:matmul"])] = None
     """A Python function that returns the expected outputs: `FILE.py:FUNCTION`. It gets the
     arguments of the call."""
-    inputs: Annotated[Text | None, Key(pattern=_PYTHON_FUNCTION, examples=["ref.py:make"])] = None
+    inputs: Annotated[Text | None, Key(pattern=PYTHON_FUNCTION, examples=["ref.py:make"])] = None
     """A Python function that returns inputs: a mapping from names of arguments to arrays and
     numbers. It gets the sizes, the constants and a seeded `numpy.random.Generator`."""
     rtol: Annotated[float, Key(ge=0, examples=[1e-2])] = 1e-3

@@ -237,6 +237,7 @@ def read_style(script: ScriptSection) -> Style:
         keep_trailing_newline=jinja.keep_trailing_newline,
         strict=jinja.undefined == "error",
         cpp_values=jinja.cpp_values,
+        function=(script.generator or "").rpartition(":")[2],
     )
 
 

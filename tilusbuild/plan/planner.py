@@ -165,7 +165,7 @@ class Planner(Struct):
         style = read_style(self.manifest.scripts[script])
         renderer = self.renderer.with_style(style)
         # Generated headers are always templates, also where the source is a file as it is.
-        generator = self.renderer.with_style(replace(style, rendered=True))
+        generator = self.renderer.with_style(replace(style, rendered=True, function=""))
         return ScriptReader(renderer, generator, headers, self.memory)
 
     def find_headers(self, script: str, target: Target, template: str) -> Headers:

@@ -89,7 +89,10 @@ class ReadsCollector:
         # A new file of any name can match a pattern of `headers`.
         is_any_name = bool(spec.manifest.headers_for(spec.script))
         for template_names, closure in self._distinct_reads.values():
-            templates.update(map(sources.renderer.resolve_path, template_names))
+            paths_of_templates = {*map(sources.renderer.resolve_path, template_names)}
+            templates |= paths_of_templates
+            # A generator listed the directory.
+            is_any_name |= any(map(os.path.isdir, paths_of_templates))
             paths.update(header.path for header in closure.headers if header.path)
             # If a header appears in a probed path, an include finds it instead of the present one.
             paths.update(closure.probed)
@@ -219,6 +222,7 @@ def _make_program(
     texts = (source, *(header.text for header in headers.values()))
     scanned = "\n".join((*texts, *format_definitions(defines, flags)))
     closure_of_source = find_closure(spec, sources, scanned, template)
+    launch = valued.override_launch(spec.recipe.launch, rendering.launch)
     link, library_files, probed_paths = library.make_entry_link(spec, sources.memory)
     closure = add_files(closure_of_source, library_files)
     # If there are no headers there is no copy of them, and so no directory to search.
@@ -227,6 +231,7 @@ def _make_program(
         spec.recipe,
         source=valued.make_full_source(source, symbol, unit_kernels),
         symbol=symbol,
+        launch=launch,
         constants=values,
         includes=Includes(
             closure.digest if closure.headers else None,

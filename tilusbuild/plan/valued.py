@@ -9,7 +9,7 @@ program's hash depends on which of the others are built.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -217,6 +217,22 @@ class ProgramTexts:
             pdl=bind_optional(declared.pdl),
             carve_out=bind_optional(declared.carve_out),
         )
+
+    def override_launch(self, launch: Launch | None, parts: Mapping[str, Any]) -> Launch | None:
+        """Return a launch with the parts that a generator has set in place. Raises `InputError`."""
+        if launch is None or not parts:
+            return launch
+        try:
+            bound = {
+                key: tuple(map(self.bind_expression, value))
+                if isinstance(value, list)
+                else self.bind_expression(value)
+                for key, value in parts.items()
+            }
+        except ExprError as error:
+            place = self._manifest.locate_value("script", self._script, "generator")
+            raise InputError(Diagnostic(f"a launch of it: {error.message}", place)) from None
+        return replace(launch, **bound)
 
 
 def format_launch(launch: Launch | None) -> list[str]:

@@ -2,8 +2,8 @@
 
 To load a compiler that is a library costs more than a small compile. So the ordinary runner starts
 one process for each command that runs at the same time. The process connects to a socket and
-answers one request after the other (`toolchain/nvrtc_command.py` is the other side, and
-`tune/bench/worker.py` that of a single process). The guarantees are those of `Runner`:
+answers one request after the other: `toolchain/nvrtc_command.py`, or a Python function by
+`serve_requests`. The guarantees are those of `Runner`:
 
 - If a process dies, one command ends with its exit status; the next command gets another process.
 - A command that is late or cancelled is killed together with its process. The runner owns the
@@ -18,13 +18,16 @@ again, 8 ms of CPU beside the 25 ms of a small kernel.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand, start_thread
 from tilusbuild.process.local import LocalRunner, Scope
@@ -258,6 +261,20 @@ class Resident:
         status = end.status or _OWN_FAILURE
         seconds = time.monotonic() - began_at
         return CompletedCommand(status, end.output, seconds, end.peak_rss)
+
+
+def serve_requests(address: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Connect to an abstract socket, and answer requests until the other side closes it."""
+    channel = socket.socket(socket.AF_UNIX)
+    channel.connect("\0" + address)  # with the NUL no file is needed
+    with channel, channel.makefile("rb") as requests:
+        while len(head := requests.read(FRAME.size)) == FRAME.size:
+            (length,) = FRAME.unpack(head)
+            # A NUL ends the working directory, which is not used here, and the one argument.
+            _, request, _ = requests.read(length).split(b"\0")
+            output = json.dumps(answer(json.loads(request))).encode()
+            # Exit status 0; the peak of memory is not known, 0; another request may follow.
+            channel.sendall(ANSWER.pack(0, 0, True, len(output)) + output)
 
 
 def _read_peer_user(channel: socket.socket) -> int:

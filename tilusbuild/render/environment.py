@@ -62,6 +62,8 @@ class Style(Struct, frozen=True):
     """Whether an undefined name is an error; otherwise it writes nothing and is false."""
     cpp_values: bool = True
     """Whether `{{ true }}` writes what C++ calls it, and not what Python does."""
+    function: str = ""
+    """The Python function in the file that returns the source; "" for a template."""
 
 
 DEFAULT_STYLE = Style()

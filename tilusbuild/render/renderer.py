@@ -8,7 +8,7 @@ length are bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateRuntimeError
@@ -29,6 +29,7 @@ from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import DeviceStamp
 
 if TYPE_CHECKING:
+    from tilusbuild.render.generated import GeneratorWorkers
     from tilusbuild.render.linemap import LineMap, MarkingEnvironment
 
 
@@ -40,13 +41,23 @@ class Rendering(Struct, frozen=True):
     missing: tuple[str, ...] = ()
     """Templates that were used and do not exist (`ignore missing`, or the first of a list): when
     one appears, the text may change."""
+    launch: Mapping[str, Any] = {}
+    """The parts of the launch that a generator has set, by the manifest's keys."""
 
 
 class Renderer:
     """Renders the templates of the project in `root`, which it reads as `style` says. May be used
     from several threads at once."""
 
-    def __init__(self, root: str, *, style: Style = DEFAULT_STYLE) -> None:
+    def __init__(
+        self,
+        root: str,
+        *,
+        style: Style = DEFAULT_STYLE,
+        start_generator: Callable[[], GeneratorWorkers] | None = None,
+    ) -> None:
+        """`start_generator` returns what calls the Python functions of a project's generators."""
+        self._start_generator = start_generator
         self._loader = ProjectLoader(root, exact=not style.rendered)
         self._style = style
         self._environment = Environment(self._loader, style)
@@ -58,7 +69,15 @@ class Renderer:
         if style == self._style:
             return self
         if style not in self._styled:
-            self._styled[style] = Renderer(self._loader.root, style=style)
+            root = self._loader.root
+            if style.function:
+                if self._start_generator is None:
+                    raise input_error(f"{style.function}: no generator can be called here")
+                from tilusbuild.render.generated import GeneratedRenderer
+
+                self._styled[style] = GeneratedRenderer(root, style, self._start_generator())
+            else:
+                self._styled[style] = Renderer(root, style=style)
         return self._styled[style]
 
     def render(self, template: str, context: Mapping[str, Any]) -> Rendering:
@@ -77,6 +96,11 @@ class Renderer:
         used = tuple(name for name in names if name in texts)
         missing = tuple(name for name in names if name not in texts)
         return Rendering(text, used, missing)
+
+    def release_workers(self) -> None:
+        """End the processes of the project's generators, which have read its files."""
+        for renderer in self._styled.values():
+            renderer.release_workers()
 
     def read_plain(self, name: str) -> Rendering:
         """Return a file of the project as it is. Raises `InputError`."""

@@ -12,16 +12,13 @@ is wrong even where the numbers come out.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import resource
-import socket
 import time
-from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from tilusbuild.process.resident import ANSWER, FRAME
+from tilusbuild.process.resident import serve_requests
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.tune.bench.devices import (
@@ -137,20 +134,6 @@ class Worker:
             return {"status": "incorrect", "why": f"{wrong} while it was timed"}
         note = "" if is_hidden else "launch latency shows"
         return {"status": "ok", "seconds": seconds, "note": note}
-
-
-def serve_requests(address: str, answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Connect to an abstract socket, and answer requests until the other side closes it."""
-    channel = socket.socket(socket.AF_UNIX)
-    channel.connect("\0" + address)  # with the NUL no file is needed
-    with channel, channel.makefile("rb") as requests:
-        while len(head := requests.read(FRAME.size)) == FRAME.size:
-            (length,) = FRAME.unpack(head)
-            # A NUL ends the working directory, which is not used here, and the one argument.
-            _, request, _ = requests.read(length).split(b"\0")
-            output = json.dumps(answer(json.loads(request))).encode()
-            # Exit status 0; the peak of memory is not known, 0; another request may follow.
-            channel.sendall(ANSWER.pack(0, 0, True, len(output)) + output)
 
 
 def main(kind: str, index: int, address: str) -> None:

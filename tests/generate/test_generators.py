@@ -1,0 +1,211 @@
+"""Sources that a Python function returns (docs/generators.md)."""
+
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import tomllib
+
+from support.project import Project, needs_cxx
+
+PAGE = (Path(__file__).parents[2] / "docs" / "generators.md").read_text()
+MANIFEST, GENERATOR, HELPER, SOURCE = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
+MANIFEST = MANIFEST.replace('"gen.py', '"kernels/gen.py').replace(
+    "[target", '[build]\ncache-dir = ".cache"\n[target', 1
+)
+# Copies 4 bytes of a float: the number in the comment makes another program.
+TEXT = "f'extern \"C\" void scale(const float* x, float* y, int n) {{ *y = *x; }} // {unroll} {X}'"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """The project of the page, built."""
+    files = {"tilus.toml": MANIFEST, "kernels/gen.py": GENERATOR, "kernels/helper.py": HELPER}
+    return Project.built(tmp_path, files)
+
+
+def generate(project: Project, head: str, *, body: str = "pass", file: str = "gen.py") -> None:
+    """Write a generator with a value X, for the schedule `unroll = 1` alone."""
+    project.write("tilus.toml", MANIFEST.replace("[1, 2, 4]", "[1]"))
+    code = f"def scale(unroll, target):\n    {body}\n    {head}\n    return {TEXT}\n"
+    project.write(f"kernels/{file}", code)
+
+
+def test_the_page_builds_three_programs_and_then_none(project: Project) -> None:
+    assert tomllib.loads(MANIFEST)["script"]["scale"]["space"] == {"unroll": [1, 2, 4]}
+    assert len(project.programs) == 3
+    assert project.compiled() == 0
+
+
+def test_an_edit_that_changes_no_source_compiles_nothing(project: Project) -> None:
+    project.edit("kernels/gen.py", "from helper", "# a comment\nfrom helper")
+    assert project.compiled() == 0
+
+
+def test_an_edit_of_an_imported_module_compiles_all(project: Project) -> None:
+    project.edit("kernels/helper.py", "int n", "int  n")
+    assert project.compiled() == 3
+
+
+@pytest.mark.parametrize(
+    ("head", "change"),
+    [
+        ('X = open("kernels/x.json").read()', "kernels/x.json"),
+        ('import os; X = len(os.listdir("kernels/parts"))', "kernels/parts/new"),
+        ('import os; X = os.path.exists("kernels/flag")', "kernels/flag"),
+        ('import os; X = os.environ.get("FACTOR")', "$FACTOR"),
+        ("try: import extra; X = 1\n    except ImportError: X = 0", "kernels/extra.py"),
+        ('import pathlib; X = [*pathlib.Path("kernels").glob("*.x")]', "kernels/a.x"),
+        ('import subprocess; X = subprocess.check_output(["cat", "kernels/x.json"])',
+         "kernels/x.json"),
+        ('import sys; sys.path.insert(0, "site"); import pack; X = pack.VERSION', "site/pack.py"),
+    ],
+)  # fmt: skip
+def test_what_a_generator_reads_is_noted(tmp_path: Path, head: str, change: str) -> None:
+    needs_cxx()
+    project = Project(tmp_path)
+    generate(project, head)
+    project.write("kernels/x.json", "1")
+    project.write("site/pack.py", "VERSION = 1")
+    project.write("kernels/parts/old", "")
+    assert project.compiled() == 1
+    assert project.compiled() == 0
+    if change.startswith("$"):
+        project.environment[change[1:]] = "2"
+    else:
+        project.write(change, "VERSION = 2")
+    assert project.compiled() == 1
+    assert project.compiled() == 0
+
+
+def test_random_changes_leave_no_program_out_of_date(tmp_path: Path) -> None:
+    # Given a generator whose source has everything that it reads,
+    needs_cxx()
+    project = Project(tmp_path)
+    generate(project, "", body="from value import V; import os, glob\n"
+             '    X = f"{V} {open(\'kernels/x\').read()} {sorted(glob.glob(\'kernels/*.p\'))}"'
+             ' + os.environ.get("FACTOR", "")')  # fmt: skip
+    draw = random.Random(7)
+    project.write("kernels/value.py", "V = 0")
+    project.write("kernels/x", "0")
+    for _ in range(15):
+        # When one of these changes, also twice within a second and back,
+        digit = str(draw.randrange(3))
+        match draw.randrange(4):
+            case 0:
+                project.write("kernels/value.py", f"V = {digit}")
+            case 1:
+                project.write("kernels/x", digit)
+            case 2:
+                (tmp_path / "kernels" / f"{digit}.p").touch()
+            case _:
+                project.environment["FACTOR"] = digit
+        project.run("build")
+        # then the plan is that of a project that remembers nothing.
+        fresh = project.copy(tmp_path.parent / "fresh", cache=False)
+        plans = [
+            re.findall(r"[0-9a-f]{64}", each.run("plan", "--json").out) for each in (project, fresh)
+        ]
+        assert plans[0]
+        assert plans[0] == plans[1]
+        shutil.rmtree(fresh.directory)
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "line"),
+    [
+        ('raise ValueError("bad")', "ValueError: bad", 2),
+        ("return None", "it returned None", 1),
+        ("import nosuch", "No module named 'nosuch'", 2),
+        ("import sys; sys.exit(3)", "SystemExit: 3", 2),
+        ("x = (", "SyntaxError", 2),
+    ],
+)
+def test_a_mistake_is_shown_at_its_line_with_the_schedule(
+    tmp_path: Path, body: str, message: str, line: int
+) -> None:
+    project = Project(tmp_path)
+    generate(project, "X = 0", body=body)
+    shown = project.run("build", status=2).err
+    assert re.match(rf"kernels/gen\.py:{line}:\d+: error: scale: .*{re.escape(message)}", shown)
+    assert shown.count("error:") == 1
+    assert "for unroll = 1" in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    ("generator", "message"),
+    [
+        ("kernels/gen.py:scal", "there is no function scal"),
+        ("kernels/gem.py:scale", 'file not found: "kernels/gem.py"'),
+        ("kernels/gen.py", '"generator"'),
+        ('kernels/gen.py:scale"\ntemplate = "x.cu', 'both "template" and "generator" are set'),
+    ],
+)
+def test_a_wrong_generator_is_one_error(tmp_path: Path, generator: str, message: str) -> None:
+    project = Project(tmp_path)
+    generate(project, "X = 0")
+    project.edit("tilus.toml", "kernels/gen.py:scale", generator)
+    shown = project.run("build", status=2).err
+    assert message in shown
+    assert shown.count("error:") == 1
+
+
+def test_a_package_imports_its_modules(tmp_path: Path) -> None:
+    needs_cxx()
+    project = Project(tmp_path)
+    generate(project, "from .value import V as X; print(X)")
+    project.write("kernels/__init__.py", "")
+    project.write("kernels/value.py", "V = 1")
+    assert project.compiled() == 1
+    project.write("kernels/value.py", "V = 2")
+    assert project.compiled() == 1
+
+
+def test_files_with_one_function_import_their_own_modules(tmp_path: Path) -> None:
+    # Given two files of one name, which Python's library has, too, with a module beside each,
+    needs_cxx()
+    project = Project(tmp_path)
+    generate(project, "from helper import X")
+    code = (tmp_path / "kernels" / "gen.py").read_text()
+    script = "[script.scale]" + MANIFEST.partition("[script.scale]")[2].replace("[1, 2, 4]", "[1]")
+    text = MANIFEST.partition("[script.scale]")[0]
+    for name in ("a", "b"):
+        project.write(f"{name}/copy.py", code)
+        project.write(f"{name}/helper.py", f"X = '{name}'")
+        text += script.replace("script.scale", f"script.{name}").replace(
+            "kernels/gen", f"{name}/copy"
+        )
+    project.write("tilus.toml", text)
+    # when both are built,
+    project.run("build")
+    # then each source has what its own module says.
+    sources = [(each / "module" / "source.cu").read_text() for each in project.programs.values()]
+    assert sorted(source.rstrip()[-1] for source in sources) == ["a", "b"]
+
+
+def test_numpy_may_be_used(tmp_path: Path) -> None:
+    needs_cxx()
+    project = Project(tmp_path)
+    generate(project, "import numpy as np; X = np.arange(3).sum()")
+    assert project.compiled() == 1
+    assert project.compiled() == 0
+
+
+@pytest.mark.nvcc
+def test_a_source_sets_parts_of_the_launch(tmp_path: Path) -> None:
+    # Given the source of the page, for a GPU, with another block in the manifest,
+    gpu = MANIFEST.replace('"cpu"', '"sm_80"') + "launch = { grid = [1], block = [32] }\n"
+    project = Project(tmp_path).write_all({"tilus.toml": gpu, "kernels/gen.py": SOURCE})
+    # when it is built,
+    project.run("build")
+    # then the launch is the source's.
+    texts = "".join((path / "program.txt").read_text() for path in project.programs.values())
+    assert "grid = cdiv(n, 32)\nblock = 32\nsmem = 0" in texts
+    assert "grid = cdiv(n, 128)\nblock = 128\nsmem = 0" in texts
+
+
+def test_the_worker_leaves_no_bytecode(project: Project) -> None:
+    assert not [*project.directory.glob("**/__pycache__")]

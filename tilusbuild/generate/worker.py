@@ -1,0 +1,144 @@
+"""The process that imports a generator once and calls it for many programs.
+
+A request has the function's file and name, the values of a schedule, and the target. An answer has
+the source, or the error with its frames in the project; and everything that the process read since
+the answer before (`reads.py`). What the generator prints is dropped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.machinery
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from operator import index
+from typing import Any
+
+from tilusbuild.errors import did_you_mean
+from tilusbuild.generate import Source, Target
+from tilusbuild.generate.reads import ReadsNoter, UncachedLoader
+from tilusbuild.process.resident import serve_requests
+
+
+class GeneratorError(Exception):
+    """A generator is not a function as is needed, or returned something else than a source."""
+
+    def __init__(self, message: str, line: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+        self.hint = hint
+
+
+def import_file(path: str) -> Any:
+    """Return the module of a file: of a package, if `__init__.py` stands beside it. The directory
+    of the module, or of its outermost package, comes first in `sys.path`."""
+    directory, name = os.path.split(path.removesuffix(".py"))
+    while os.path.isfile(os.path.join(directory, "__init__.py")):
+        directory, package = os.path.split(directory)
+        name = f"{package}.{name}"
+    if sys.path[0] != directory:
+        sys.path.insert(0, directory)
+    if "." in name:
+        return importlib.import_module(name)
+    # The file may be called as a module of Python's library is, such as copy.py.
+    key = f"generator:{path}"
+    if key not in sys.modules:
+        loader = UncachedLoader(key, path)
+        spec = importlib.machinery.ModuleSpec(key, loader, origin=path)
+        spec.has_location = True  # gives the module its `__file__`
+        sys.modules[key] = importlib.util.module_from_spec(spec)
+        try:
+            loader.exec_module(sys.modules[key])
+        except BaseException:
+            del sys.modules[key]
+            raise
+    return sys.modules[key]
+
+
+def call_generator(path: str, name: str, values: Mapping[str, Any], target: Target) -> Source:
+    """Return the source for a schedule's values. The function gets those of `values` and `target`
+    that its parameters name. Raises `GeneratorError`, and what the generator raises."""
+    function = getattr(module := import_file(path), name, None)
+    if not callable(function):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise GeneratorError(f"there is no function {name}", hint=did_you_mean(name, functions))
+    arguments = {**values, "target": target}
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    line = None if code is None else code.co_firstlineno
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    for parameter in parameters:
+        is_missing = parameter.default is parameter.empty and parameter.name not in arguments
+        if is_missing and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            raise GeneratorError(
+                f'it asks for "{parameter.name}", which the script does not have',
+                line,
+                did_you_mean(parameter.name, arguments, max_listed=len(arguments)),
+            )
+    names = {parameter.name for parameter in parameters}
+    result = function(**{k: v for k, v in arguments.items() if takes_all or k in names})
+    if isinstance(result, str):
+        result = Source(result)
+    if not isinstance(result, Source) or not isinstance(result.text, str):
+        kind = "None" if result is None else f"a value of type {type(result).__name__}"
+        raise GeneratorError(
+            f"it returned {kind}", line, "return the text, or a tilusbuild.generate.Source"
+        )
+    return dataclasses.replace(result, **_plain_sizes(result, name, line))
+
+
+def _plain_sizes(source: Source, name: str, line: int | None) -> dict[str, Any]:
+    """Return the sizes of a source's launch as numbers of Python and expressions. Raises
+    `GeneratorError`."""
+
+    def plain(size: Any) -> int | str:
+        return size if isinstance(size, str) else index(size)
+
+    try:
+        sizes = {key: getattr(source, key) for key in ("grid", "block", "cluster")}
+        plain_sizes: dict[str, Any] = {
+            key: value and tuple(map(plain, value)) for key, value in sizes.items()
+        }
+        return {**plain_sizes, "smem": None if source.smem is None else plain(source.smem)}
+    except TypeError as error:
+        raise GeneratorError(
+            f"a size is neither a number nor an expression: {error}", line
+        ) from None
+
+
+def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a request; errors of the generator are answers, too."""
+    target = Target(**{**request["target"], "archs": tuple(request["target"]["archs"])})
+    path, root = request["path"], os.path.join(request["root"], "")
+    os.chdir(root)
+    # Not before: this process connects to its builder, which is not an input.
+    noter.install()
+    answer: dict[str, Any]
+    try:
+        source = call_generator(path, request["function"], request["values"], target)
+        answer = {"source": dataclasses.asdict(source)}
+    except GeneratorError as fault:
+        answer = {"error": str(fault), "frames": [(path, fault.line, None)], "hint": fault.hint}
+    except (Exception, SystemExit) as error:
+        frames: list[tuple[str, int | None, int | None]] = [
+            (frame.filename, frame.lineno, (frame.colno or 0) + 1)
+            for frame in traceback.extract_tb(error.__traceback__)
+            # Python's own modules have names such as <frozen importlib._bootstrap>.
+            if os.path.abspath(frame.filename).startswith(root) and frame.filename[:1] != "<"
+        ]
+        if isinstance(error, SyntaxError) and error.filename:
+            frames.append((error.filename, error.lineno, error.offset))
+        text = traceback.format_exception_only(error)[-1].strip()
+        answer = {"error": text, "frames": frames or [(path, None, None)], "hint": None}
+    return {**answer, "reads": noter.take_fresh()}
+
+
+def main(address: str) -> None:
+    """Be a worker."""
+    sys.dont_write_bytecode = True
+    noter = ReadsNoter()
+    serve_requests(address, lambda request: answer_request(noter, request))

@@ -1,0 +1,205 @@
+"""Sources that a Python function returns: the renderer of `generator`.
+
+The function runs in processes that stay, because importing a kernel language takes seconds. A
+program's inputs are everything that these processes have read so far, by the names of
+`generate.reads`: what an earlier call has read may be kept in a variable. They stand in the place
+of a rendering's templates, so that the memo, the no-op record and `watch` know them. Each program
+is generated once in a renderer's life.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import tilusbuild
+from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.generate.reads import UNTRACKED, digest_read
+from tilusbuild.process.base import Command
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.process.resident import ResidentPool, ResidentRunner
+from tilusbuild.render.environment import Style
+from tilusbuild.render.linemap import LineMap
+from tilusbuild.render.renderer import Renderer, Rendering
+from tilusbuild.runtime.regular import try_read_text
+from tilusbuild.state.stamp import DeviceStamp, Stamp, read_device_stamp
+
+_WORKER = """\
+import sys
+sys.path[:] = filter(None, sys.path)
+sys.path.append({package!r})
+from tilusbuild.generate.worker import main
+address = sys.argv[-1]
+sys.argv[1:] = []
+main(address)
+"""
+_MAX_TEXT = 1 << 28
+"""Bytes of an answer."""
+
+
+class GeneratorWorkers:
+    """The processes that call the functions of files, as many as there are calls at once. Files
+    have processes of their own: two may import different modules of one name."""
+
+    def __init__(
+        self, runner: LocalRunner, environment: Mapping[str, str], timeout: float | None
+    ) -> None:
+        package = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
+        self._runner = runner
+        self.environment = environment
+        self._timeout = timeout
+        self._argv = (sys.executable, "-c", _WORKER.format(package=package))
+        self._pools: dict[str, ResidentPool] = {}
+
+    def release(self) -> None:
+        """End the idle processes."""
+        for pool in self._pools.values():
+            pool.release_idle()
+
+    def call(self, root: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer of a worker (`generate.worker`). Raises `InputError` for one that died
+        or took too long."""
+        pool = self._pools.setdefault(request["path"], ResidentPool(self._runner, self._argv))
+        command = Command(
+            (*self._argv, json.dumps(request)),
+            root,
+            dict(self.environment),
+            self._timeout,
+            output_limit=_MAX_TEXT,
+        )
+        run = ResidentRunner(pool, self._runner.open_scope()).run(command)
+        if run.timed_out:
+            return {"error": f"took more than {self._timeout:g} s", "reads": {}}
+        if not run.ok:
+            lines = run.output.decode("utf-8", "replace").strip().splitlines()
+            why = f"{lines[-1]}: " if lines else ""
+            return {"error": f"{why}ended with status {run.status}", "reads": {}}
+        answer: dict[str, Any] = json.loads(run.output)
+        return answer
+
+
+class GeneratedRenderer(Renderer):
+    """Returns what a function in a file of the project returns for a schedule."""
+
+    def __init__(self, root: str, style: Style, workers: GeneratorWorkers) -> None:
+        super().__init__(root, style=style)
+        self._function = style.function
+        self._workers = workers
+        self._guard = threading.Lock()
+        self._answers: dict[str, tuple[bytes, Mapping[str, Any]]] = {}
+        self._digests: dict[str, str] = {}
+        """By the names of reads: of before each was read."""
+        self._stamps: dict[str, DeviceStamp] = {}
+        self._current: dict[str, str] = {}
+        """Digests of what earlier plans read, as they are in this one."""
+
+    def render(self, template: str, context: Mapping[str, Any]) -> Rendering:
+        target = {**context["target"], "limits": context["arch"]}
+        values = {k: v for k, v in context.items() if k not in ("target", "arch", "args", "script")}
+        path = self.resolve_path(template)
+        request = {
+            "path": path,
+            "root": self._loader.root,
+            "function": self._function,
+            "values": values,
+            "target": target,
+        }
+        # The order of the values is that of the function's `**values`.
+        key = json.dumps(request)
+        if key not in self._answers:
+            answer = self._workers.call(self._loader.root, request)
+            self._add_reads(answer["reads"])
+            if "error" in answer:
+                raise InputError(self._make_diagnostic(template, values, answer))
+            source = answer["source"]
+            data = source.pop("text").encode("utf-8", "surrogatepass")
+            launch = {name: value for name, value in source.items() if value is not None}
+            self._answers[key] = zlib.compress(data, 1), launch
+        compressed, launch_parts = self._answers[key]
+        with self._guard:
+            names = (template, *sorted(self._digests))
+        try:
+            text = zlib.decompress(compressed).decode()
+        except UnicodeDecodeError:
+            raise input_error("the source has a lone surrogate", place=Place(template)) from None
+        return Rendering(text, names, launch=launch_parts)
+
+    def release_workers(self) -> None:
+        self._workers.release()
+
+    def _add_reads(self, reads: Mapping[str, Any]) -> None:
+        with self._guard:
+            for name, (digest, stamp) in reads.items():
+                self._digests.setdefault(name, digest)
+                kind, _, value = name.partition(":")
+                if kind == "env":
+                    # Asked here, too: the no-op record has the variables that a plan asked for.
+                    self._workers.environment.get(value)
+                elif stamp is not None:
+                    numbers, device = stamp
+                    self._stamps.setdefault(value, DeviceStamp(Stamp(*numbers), device))
+
+    def _make_diagnostic(
+        self, template: str, values: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> Diagnostic:
+        """Return the error of a call, at the innermost of its frames in the project."""
+        frames = [*answer.get("frames", [])] or [(self.resolve_path(template), None, None)]
+        places = []
+        for path, line, column in frames:
+            lines = (try_read_text(path, "replace") or "").split("\n")
+            text = lines[line - 1] if line is not None and line <= len(lines) else None
+            indent = len(text) - len(text.lstrip()) + 1 if text is not None else None
+            name = os.path.relpath(path, self._loader.root)
+            places.append(Place(name, line, column or indent, text))
+        schedule = ", ".join(f"{name} = {value}" for name, value in values.items())
+        hints = [
+            answer.get("hint"),
+            *(f"called at {place}: {(place.text or '').strip()}" for place in places[-2::-1]),
+            f"for {schedule}" if schedule else None,
+        ]
+        message = f"{self._function}: {answer['error']}"
+        return Diagnostic(message, places[-1], "\n".join(filter(None, hints)) or None)
+
+    def digest_template(self, template: str) -> str:
+        """Return the digest of something that was read, as of before that; of something that only
+        an earlier plan read, as it is now."""
+        if ":" not in template:
+            return super().digest_template(template)
+        if template in self._digests:
+            return self._digests[template]
+        if template not in self._current:
+            kind, _, value = template.partition(":")
+            if kind != "env":
+                self._stamps.setdefault(value, read_device_stamp(value))
+            self._current[template] = digest_read(template, self._workers.environment)
+        return self._current[template]
+
+    def resolve_path(self, template: str) -> str:
+        """Return the path of something that was read; for a variable the working directory's root,
+        which is not an input."""
+        kind, colon, value = template.partition(":")
+        if not colon:
+            return super().resolve_path(template)
+        return value if kind in ("file", "dir", "stamp") else os.sep
+
+    @property
+    def first_stamps(self) -> Mapping[str, DeviceStamp]:
+        stamps = {**super().first_stamps, **self._stamps}
+        if UNTRACKED in self._digests or UNTRACKED in self._current:
+            # Never settled: no record of a build that has nothing to do is written.
+            root = self._loader.root
+            unsettled = Stamp(0, 1 << 62, 0, 0)
+            stamps[f"{root}/{self._function}:"] = DeviceStamp(
+                unsettled, read_device_stamp(root).device
+            )
+        return stamps
+
+    def map_lines(self, template: str, context: Mapping[str, Any], text: str) -> LineMap:
+        """Return a map without origins: places stay those of `source.cu`."""
+        lines = tuple(text.split("\n"))
+        return LineMap(lines, ((),) * len(lines), self._loader.read_text)
