@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import struct
 
 import pytest
 
@@ -19,6 +20,7 @@ from tilusbuild.compile.pipelines.nvrtc import (
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool, ResidentRunner
+from tilusbuild.toolchain.nvrtc_library import clear_times
 
 KERNEL = """\
 #include <cuda_fp16.h>
@@ -181,6 +183,17 @@ def test_flags_that_it_does_not_know_are_found_with_their_places():
     found = [(index, flag) for index, flag, _ in KERNEL_NVRTC.find_refused_flags(flags)]
     assert found == [(2, "-Xcompiler"), (8, "--expt-relaxed-constexpr"), (10, "--threads=4")]
     assert drop_host_flags(["-O3", "-lineinfo", "--optimize=2"]) == ("-lineinfo",)
+
+
+@pytest.mark.parametrize(
+    ("table", "count", "names_index"),
+    [(1 << 20, 1, 0), (1 << 63, 1, 0), (64, 1, 7), (64, 9, 0)],
+    ids=["beyond the end", "beyond any file", "no names", "more rows than there are"],
+)
+def test_a_cubin_with_a_damaged_section_table_stays_as_it_is(table, count, names_index):
+    header = struct.pack("<5s35xQ10xHHH", b"\x7fELF\x02", table, 64, count, names_index)
+    cubin = header + bytes(64) + b".debug_line\0"
+    assert clear_times(cubin) == cubin
 
 
 def test_a_program_cannot_hold_the_time_of_its_compile(tmp_path):

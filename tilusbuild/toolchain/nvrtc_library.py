@@ -131,25 +131,30 @@ class Nvrtc:
         return b"nvrtc: internal compiler error: " + text + b"\n"
 
 
+# Errors of offsets and numbers that lead out of the bytes.
+_DAMAGE_ERRORS = (IndexError, struct.error, ValueError, OverflowError)
+
+
 def clear_times(cubin: bytes) -> bytes:
     """Return the cubin with 0 for the times of source files in its line tables, at the same length.
 
     The assembler looks each name of `-lineinfo` up in the file system and writes when the file was
-    changed. A damaged table is returned as it is.
+    changed. A damaged section table or line table is returned as it is.
     """
     if b".debug_line" not in cubin or cubin[:5] != b"\x7fELF\x02":
         return cubin
     data = bytearray(cubin)
-    # The ELF header's e_shoff, e_shentsize, e_shnum, e_shstrndx.
-    table, row_size, count, names_index = struct.unpack_from("<Q10xHHH", data, 0x28)
-    sections = [struct.unpack_from("<IIQQQQ", data, table + row_size * i) for i in range(count)]
-    _, _, _, _, names_offset, _ = sections[names_index]
-    for name_offset, _, _, _, offset, length in sections:
-        name_start = names_offset + name_offset
-        name = bytes(data[name_start : data.index(0, name_start)])
-        if name in (b".debug_line", b".nv_debug_line_sass"):
-            with contextlib.suppress(IndexError, struct.error, ValueError):
-                _clear_table_times(data, offset, offset + length)
+    with contextlib.suppress(*_DAMAGE_ERRORS):
+        # The ELF header's e_shoff, e_shentsize, e_shnum, e_shstrndx.
+        table, row_size, count, names_index = struct.unpack_from("<Q10xHHH", data, 0x28)
+        sections = [struct.unpack_from("<IIQQQQ", data, table + row_size * i) for i in range(count)]
+        _, _, _, _, names_offset, _ = sections[names_index]
+        for name_offset, _, _, _, offset, length in sections:
+            name_start = names_offset + name_offset
+            name = bytes(data[name_start : data.index(0, name_start)])
+            if name in (b".debug_line", b".nv_debug_line_sass"):
+                with contextlib.suppress(*_DAMAGE_ERRORS):
+                    _clear_table_times(data, offset, offset + length)
     return bytes(data)
 
 
