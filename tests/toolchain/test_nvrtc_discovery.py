@@ -112,6 +112,18 @@ def test_one_that_does_not_work_is_passed_over(world: World, answer: Any, note: 
     assert "no libnvrtc-builtins beside it" in hint
 
 
+def test_an_answer_of_another_form_is_not_kept(world: World) -> None:
+    """Given a library whose first answer has no release, when it is asked again with the same
+    memory, then its present answer counts."""
+    world.env["CUDA_HOME"] = str(world.root / "cuda")
+    library = world.nvrtc(world.root / "cuda")
+    world.runner.on(lambda c: str(library) in c.argv, finished("what?\n"))
+    with pytest.raises(InputError, match="no NVRTC found"):
+        find(world)
+    world.nvrtc(world.root / "cuda")
+    assert find(world).release == (13, 0)
+
+
 def test_a_fingerprint_is_what_the_library_is_and_not_where(world: World) -> None:
     def fingerprint(root: Path) -> tuple[str, ...]:
         world.env["CUDA_HOME"] = str(root)

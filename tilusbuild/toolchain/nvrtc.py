@@ -121,11 +121,11 @@ def examine_library(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLi
     if not builtins:
         raise RejectedError("incomplete: no libnvrtc-builtins beside it")
     try:
-        release, numbers = _read_identity(library, builtins, probe)
+        release, numbers = _probe_release(library, builtins, probe)
         version = read_embedded_version(probe, library)
     except (OSError, ProbeError) as error:
         raise RejectedError(str(error)) from error
-    except (ValueError, IndexError) as error:
+    except ValueError as error:
         raise RejectedError("does not report its release") from error
     # The library is in the toolkit's lib64, or in its targets/x86_64-linux/lib.
     root_of_lib = os.path.dirname(directory)
@@ -142,13 +142,13 @@ def examine_library(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLi
     )
 
 
-def _read_identity(
+def _probe_release(
     library: str, builtins: tuple[str, ...], probe: Probe
 ) -> tuple[tuple[int, int], tuple[int, ...]]:
     """Return a library's release and the numbers of its architectures.
 
-    The answer is stored by the library's content. Raises `RejectedError` if the library fails,
-    `ValueError` or `IndexError` for another answer, `ProbeError` and `OSError`.
+    The library's answer is stored under its digest. Raises `RejectedError` if the library fails,
+    `ValueError` if its answer has another form, `ProbeError` and `OSError`.
     """
     # In a process of its own: a library that crashes while it is loaded would end this one.
     key = " ".join(("nvrtc identity", *map(probe.memory.digest_file, (library, *builtins))))
@@ -162,8 +162,10 @@ def _read_identity(
         if not finished.ok:
             lines = answer.strip().splitlines()
             raise RejectedError(lines[-1] if lines else f"ended with status {finished.status}")
-        probe.memory.put_answer(key, answer)
     # "13.0" in the first line, "75 80 86 90" in the second.
     release, numbers = answer.splitlines()[:2]
     major, minor = release.split(".")
-    return (int(major), int(minor)), tuple(int(number) for number in numbers.split())
+    parsed = (int(major), int(minor)), tuple(int(number) for number in numbers.split())
+    # Stored once it is parsed: an answer of another form would be an error of every later call.
+    probe.memory.put_answer(key, answer)
+    return parsed
