@@ -50,7 +50,7 @@ def test_a_manifest_of_another_user(tmp_path, monkeypatch, what) -> None:
             find_project_manifest(str(start))
         with pytest.raises(LoadError, match="TILUSBUILD_SAFE_DIRECTORIES"):
             where.check_trust(where.find_project_cache(str(start)))
-    safe = (str(directory), f"/nowhere:{directory}", f"{tmp_path}/*", "*")
+    safe = (str(directory), f"/nowhere:{directory}", f"{tmp_path}/*", f"{directory}/*", "*")
     for word in safe:
         monkeypatch.setenv(where.SAFE_DIRECTORIES, word)
         assert find_project_manifest(str(below)) == str(directory / "tilus.toml")

@@ -193,8 +193,8 @@ def is_trusted(owner: int) -> bool:
 
 
 def _is_declared_safe(directory: str) -> bool:
-    """Return whether `TILUSBUILD_SAFE_DIRECTORIES` lists `directory`, a directory above it with
-    `/*`, or `*`."""
+    """Return whether `TILUSBUILD_SAFE_DIRECTORIES` lists `directory`, or with `/*` the same or a
+    directory above it, or `*`."""
     for entry in os.environ.get(SAFE_DIRECTORIES, "").split(os.pathsep):
         if entry == "*":
             return True
@@ -202,7 +202,7 @@ def _is_declared_safe(directory: str) -> bool:
             continue
         if os.path.normpath(entry) == directory:
             return True
-        # "/srv/*" trusts all directories below /srv.
+        # "/srv/*" trusts /srv and all directories below it: one entry for a mounted project.
         prefix = entry.removesuffix("/*")
         if prefix != entry and f"{directory}/".startswith(f"{prefix}/"):
             return True
