@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -28,6 +28,7 @@ from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, select_script_targets
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.render.environment import Style
 from tilusbuild.render.renderer import Renderer
 from tilusbuild.runtime import option
 from tilusbuild.runtime.where import CACHE_VARIABLE, MANIFEST_NAME, search_directories
@@ -37,9 +38,6 @@ from tilusbuild.state.files import sweep_temporary_files
 from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
 from tilusbuild.state.variables import AskedVariables
 from tilusbuild.toolchain import DeviceCompiler, Toolchain, ToolchainRequest, discover_toolchain
-
-if TYPE_CHECKING:
-    from tilusbuild.render.generated import GeneratorWorkers
 
 _FLAGS_WITHOUT_OPTIMIZATION = ("--ptxas-options=-O0",)
 Keys: TypeAlias = tuple[str | int, ...]
@@ -175,12 +173,15 @@ class Project:
 
     @cached_property
     def renderer(self) -> Renderer:
-        return Renderer(self.manifest.root, start_generator=self._start_generator)
+        return Renderer(self.manifest.root, make_generated=self._make_generated)
 
-    def _start_generator(self) -> GeneratorWorkers:
-        from tilusbuild.render.generated import GeneratorWorkers
+    def _make_generated(self, root: str, style: Style) -> Renderer:
+        """Return the renderer of a style that names a generator."""
+        # Imported only here: few projects have generators.
+        from tilusbuild.render.generated import GeneratedRenderer, GeneratorWorkers
 
-        return GeneratorWorkers(self.runner, self.environment, self.manifest.build.timeout)
+        workers = GeneratorWorkers(self.runner, self.environment, self.manifest.build.timeout)
+        return GeneratedRenderer(root, style, workers)
 
     @property
     def device_compiler(self) -> DeviceCompiler:

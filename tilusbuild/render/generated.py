@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-import tilusbuild
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.generate.reads import UNTRACKED, digest_read
 from tilusbuild.process.base import Command
@@ -49,7 +48,7 @@ class GeneratorWorkers:
     def __init__(
         self, runner: LocalRunner, environment: Mapping[str, str], timeout: float | None
     ) -> None:
-        package = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
+        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         self._runner = runner
         self.environment = environment
         self._timeout = timeout

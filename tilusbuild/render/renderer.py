@@ -29,7 +29,6 @@ from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import DeviceStamp
 
 if TYPE_CHECKING:
-    from tilusbuild.render.generated import GeneratorWorkers
     from tilusbuild.render.linemap import LineMap, MarkingEnvironment
 
 
@@ -54,10 +53,10 @@ class Renderer:
         root: str,
         *,
         style: Style = DEFAULT_STYLE,
-        start_generator: Callable[[], GeneratorWorkers] | None = None,
+        make_generated: Callable[[str, Style], Renderer] | None = None,
     ) -> None:
-        """`start_generator` returns what calls the Python functions of a project's generators."""
-        self._start_generator = start_generator
+        """`make_generated` returns the renderer of a root whose style names a generator."""
+        self._make_generated = make_generated
         self._loader = ProjectLoader(root, exact=not style.rendered)
         self._style = style
         self._environment = Environment(self._loader, style)
@@ -71,11 +70,9 @@ class Renderer:
         if style not in self._styled:
             root = self._loader.root
             if style.function:
-                if self._start_generator is None:
+                if self._make_generated is None:
                     raise input_error(f"{style.function}: no generator can be called here")
-                from tilusbuild.render.generated import GeneratedRenderer
-
-                self._styled[style] = GeneratedRenderer(root, style, self._start_generator())
+                self._styled[style] = self._make_generated(root, style)
             else:
                 self._styled[style] = Renderer(root, style=style)
         return self._styled[style]
