@@ -22,7 +22,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tilusbuild.state.files import sha256_bytes, sha256_text
+from tilusbuild.runtime.regular import sha256_file
+from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
 
 UNTRACKED = "untracked:"
@@ -47,8 +48,7 @@ def digest_read(name: str, environment: Mapping[str, str]) -> str:
         if kind == "file" and os.path.isdir(value):
             return "directory"
         if kind == "file":
-            with open(value, "rb") as file:
-                return sha256_bytes(file.read())
+            return sha256_file(value)
     except OSError:
         return ""
     return os.urandom(16).hex()
