@@ -17,6 +17,8 @@ from tilusbuild.dispatch.measurements import (
     CommittedRows,
     append_rows,
     derive_tables,
+    fold_refusals,
+    group_measurements,
     read_rows,
 )
 from tilusbuild.plan.measured import MeasuredRow
@@ -48,9 +50,16 @@ def make_row(
     return MeasuredRow(**{**values, "seconds": seconds, **more})
 
 
+def derive(script: Script, rows: list[MeasuredRow], committed: Any = ()) -> TableFile:
+    """The tables that follow from rows of a cache and of a repository."""
+    refusals = fold_refusals(rows)
+    measurements = group_measurements(script, rows, refusals)
+    return derive_tables(script, measurements, refusals, CommittedRows("tuned.jsonl", committed))
+
+
 def choose(script: Script, *rows: MeasuredRow, committed: Any = ()) -> dict[Any, tuple[int, str]]:
     """The program and the origin of each device's and bucket's entry."""
-    tables = derive_tables(script, rows, CommittedRows("tuned.jsonl", committed)).tables
+    tables = derive(script, [*rows], committed).tables
     return {
         (table.fingerprint["device"], entry.key[0]): (entry.program, entry.origin_text)
         for table in tables
@@ -118,14 +127,14 @@ def test_a_rejected_program_has_no_row_on_any_device_until_another_judge_finds_i
         script, 0, 7, None, status="incorrect", why="y[0] is 1", rejected=True, judge="first"
     )
     refusal = Refusal(script.programs[0], "incorrect", {"n": 7}, "y[0] is 1", "first")
-    assert derive_tables(script, [*timed, wrong], CommittedRows()).refused == (refusal,)
+    assert derive(script, [*timed, wrong]).refused == (refusal,)
     assert choose(script, *timed, wrong) == {("there", 64): (1, "")}
     for lifts, row in (
         (False, make_row(script, 0, 7, 1.0, judge="first")),
         (False, make_row(script, 0, 8, 1.0, judge="second")),
         (True, make_row(script, 0, 7, 1.0, judge="second", time="2026")),
     ):
-        refused = derive_tables(script, [*timed, wrong, row], CommittedRows()).refused
+        refused = derive(script, [*timed, wrong, row]).refused
         assert refused == (() if lifts else (refusal,))
 
 
@@ -149,7 +158,7 @@ def test_every_entry_is_a_measurement_of_its_program(built: Marks, data: st.Data
         )
         for _ in range(data.draw(st.integers(0, 20)))
     ]
-    table_file = derive_tables(script, rows, CommittedRows())
+    table_file = derive(script, rows)
     rejected = {refusal.program for refusal in table_file.refused}
     for entry in (entry for table in table_file.tables for entry in table.entries):
         digest = script.programs[entry.program]

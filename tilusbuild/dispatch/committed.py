@@ -120,5 +120,4 @@ def _identify_bucket(script: Script, row: MeasuredRow) -> tuple[object, ...]:
         or not script.buckets.keys() <= row.sizes.keys()
     ):
         return row.sort_key
-    sizes = (to_bucket(int(row.sizes[name])) for name, to_bucket in script.buckets.items())
-    return (row.device, row.arch, *sizes)
+    return (row.device, row.arch, *script.find_bucket(row.sizes))

@@ -107,13 +107,15 @@ def make_tuning_time(rows: Sequence[MeasuredRow]) -> str:
     return max([now, *(row.time for row in rows)])
 
 
-def are_recorded(rows: Iterable[MeasuredRow], case: Sequence[MeasuredRow]) -> bool:
+def are_recorded(script: Script, rows: Iterable[MeasuredRow], case: Sequence[MeasuredRow]) -> bool:
     """Return whether the rows of a case are those of its latest tuning in `rows`."""
-    key = case[0].sort_key if case else ()
-    recorded = [row for row in rows if case and row.sizes == case[0].sizes and row.sort_key == key]
-    latest = max((row.time for row in recorded), default="")
-    latest_rows = [replace(row, time="") for row in recorded if row.time == latest]
-    return latest_rows == [replace(row, time="") for row in case]
+    same_sizes = (row for row in rows if case and row.sizes == case[0].sizes)
+    for latest in _select_latest(script, same_sizes):
+        if latest[0].case_key == case[0].case_key:
+            return [replace(row, time="") for row in latest] == [
+                replace(row, time="") for row in case
+            ]
+    return not case
 
 
 def fold_refusals(rows: Iterable[MeasuredRow]) -> dict[str, Refusal]:
@@ -130,16 +132,19 @@ def fold_refusals(rows: Iterable[MeasuredRow]) -> dict[str, Refusal]:
 
 
 def derive_tables(
-    script: Script, rows: Sequence[MeasuredRow], committed: CommittedRows
+    script: Script,
+    measurements: Iterable[Measurement],
+    refusals: Mapping[str, Refusal],
+    committed: CommittedRows,
 ) -> TableFile:
-    """Return the dispatch tables and the refusals that follow from a cache's rows of a script and
-    from the rows of its repository."""
-    refusals = fold_refusals(rows)
+    """Return the dispatch tables and the refusals that follow from a cache's measurements of a
+    script and from the rows of its repository. `refusals` are those of `fold_refusals`."""
     tables: dict[tuple[str, str], dict[tuple[int, ...], TableEntry]] = {}
-    local_entries = [*_choose_entries(script, rows, refusals)]
+    local_entries = [*_choose_entries(script, measurements)]
+    committed_measurements = group_measurements(script, committed.rows, refusals)
     committed_entries = [
         (device, entry._replace(origin=committed.file, is_earlier=False))
-        for device, entry in _choose_entries(script, committed.rows, refusals)
+        for device, entry in _choose_entries(script, committed_measurements)
     ]
     # A later entry replaces an earlier one of the same bucket: see the order at the top.
     ordered_entries = [
@@ -221,11 +226,10 @@ def adopt_tables(cache: Tree, script: Script) -> None:
 def describe_older_rows(script: Script, rows: Sequence[MeasuredRow]) -> str | None:
     """Return a message about the measured sizes that a new directory of a script serves by earlier
     code, or not at all; None if there are none."""
-    refusals = fold_refusals(rows)
+    measurements = group_measurements(script, rows, fold_refusals(rows))
     served: dict[object, TableEntry] = {
-        (*device, entry.key): entry for device, entry in _choose_entries(script, rows, refusals)
+        (*device, entry.key): entry for device, entry in _choose_entries(script, measurements)
     }
-    measurements = group_measurements(script, rows, refusals)
     lost = [
         _format_sizes(script, m.sizes)
         for m in measurements
@@ -247,11 +251,11 @@ def describe_older_rows(script: Script, rows: Sequence[MeasuredRow]) -> str | No
 
 
 def _choose_entries(
-    script: Script, rows: Sequence[MeasuredRow], refusals: Mapping[str, Refusal]
+    script: Script, measurements: Iterable[Measurement]
 ) -> Iterator[tuple[tuple[str, str], TableEntry]]:
     """Yield a device and architecture with the table entry of each of its buckets that a program
-    serves by these rows."""
-    for measurement in group_measurements(script, rows, refusals):
+    serves by these measurements."""
+    for measurement in measurements:
         best = find_fastest(measurement.seconds)
         if best is not None:
             yield (
@@ -290,9 +294,10 @@ def group_measurements(
         row = case[0]
         sizes = _find_key_sizes(script, row)
         if sizes is not None:
-            pairs = zip(script.buckets.values(), sizes, strict=True)
-            key = tuple(to_bucket(size) for to_bucket, size in pairs)
+            key = script.find_bucket(row.sizes)
             buckets.setdefault((row.device, row.arch, key), []).append((sizes, case))
+    if not buckets:
+        return []  # most scripts were not tuned, and the numbering looks at each program
     numbering = _Numbering(script)
     return [
         _make_measurement(numbering, device_and_key, cases, refusals)

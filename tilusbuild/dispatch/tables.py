@@ -42,9 +42,11 @@ def make_table_files(
 ) -> dict[str, bytes]:
     """Return the files that follow from the measurements of a script, by name, in the order of
     writing."""
-    table_file = derive_tables(script, rows, committed)
+    refusals = fold_refusals(rows)
+    measurements = group_measurements(script, rows, refusals)
+    table_file = derive_tables(script, measurements, refusals, committed)
     reports: dict[str, list[Measurement]] = {}
-    for measurement in group_measurements(script, rows, fold_refusals(rows)):
+    for measurement in measurements:
         key = "-".join(map(str, measurement.key)) or "all"
         reports.setdefault(f"{LATENCY}/{key}/{LATENCY_REPORT}", []).append(measurement)
     return {

@@ -100,8 +100,7 @@ class Chooser:
             if holds and self._serves(rule.program, sizes):
                 self._check_not_refused(rule.program, f"the dispatch rule {rule.source!r}")
                 return self._make_choice(rule.program, "table", f"rule: {rule.source}")
-        buckets = (to_bucket(int(sizes[key])) for key, to_bucket in self._script.buckets.items())
-        bucket = tuple(buckets)
+        bucket = self._script.find_bucket(sizes)
         choice = self._choose_for_bucket_cached(bucket)
         if not self._serves(choice.program, sizes):
             choice = self._choose_serving(bucket, sizes, choice)

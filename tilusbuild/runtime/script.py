@@ -190,6 +190,10 @@ class Script(NamedTuple):
         other_names = rule_names.difference(self.keys)
         return (*self.keys, *(a.name for a in self.arguments if a.name in other_names))
 
+    def find_bucket(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
+        """Return the bucket of a call's sizes, which have all dispatch keys."""
+        return tuple(to_bucket(int(sizes[key])) for key, to_bucket in self.buckets.items())
+
     def get_schedule(self, program: int) -> dict[str, Value]:
         """Return the parameters of one program. Raises `IndexError`."""
         if program not in self.programs:

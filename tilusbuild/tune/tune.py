@@ -89,7 +89,7 @@ class TuningPublisher:
         `LoadError` and `CacheError`."""
         rows = self._make_rows(integers, decision, make_tuning_time(self._rows))
         # A tuning that only reads its log again adds nothing.
-        if not are_recorded(self._rows, rows):
+        if not are_recorded(self._script, self._rows, rows):
             self._append_rows(rows)
         refresh_tables(self._script.path, self._rows, self._committed)
 
@@ -163,9 +163,8 @@ def _find_shared_buckets(
     for decision in decisions:
         integers = list_integers(decision.case)
         sizes = tuple(int(integers[name]) for name in script.keys)
-        pairs = zip(script.buckets.values(), sizes, strict=True)
-        key = tuple(to_bucket(size) for to_bucket, size in pairs)
-        groups.setdefault(key, []).append((sizes, decision.case.label))
+        bucket = script.find_bucket(integers)
+        groups.setdefault(bucket, []).append((sizes, decision.case.label))
     for group in groups.values():
         (_, deciding), *others = sorted(group, key=lambda sized: sized[0])[::-1]
         yield from ((deciding, label) for _, label in others)
