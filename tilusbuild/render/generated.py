@@ -60,12 +60,12 @@ class GeneratorWorkers:
         for pool in self._pools.values():
             pool.release_idle()
 
-    def call(self, root: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of a worker (`generate.worker`). Raises `InputError` for one that died
-        or took too long."""
-        pool = self._pools.setdefault(request["path"], ResidentPool(self._runner, self._argv))
+    def call(self, root: str, path: str, request: str) -> dict[str, Any]:
+        """Return the answer of a worker of the file `path` (`generate.worker`) to a request, a text
+        of JSON. A worker that died or took too long is an answer with an error."""
+        pool = self._pools.setdefault(path, ResidentPool(self._runner, self._argv))
         command = Command(
-            (*self._argv, json.dumps(request)),
+            (*self._argv, request),
             root,
             dict(self.environment),
             self._timeout,
@@ -111,7 +111,7 @@ class GeneratedRenderer(Renderer):
         # The order of the values is that of the function's `**values`.
         key = json.dumps(request)
         if key not in self._answers:
-            answer = self._workers.call(self._loader.root, request)
+            answer = self._workers.call(self._loader.root, path, key)
             self._add_reads(answer["reads"])
             if "error" in answer:
                 raise InputError(self._make_diagnostic(template, values, answer))

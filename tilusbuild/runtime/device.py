@@ -78,9 +78,8 @@ def _read_cpu_field(name: str) -> str:
     # Line by line: the system asks each CPU, which takes milliseconds where there are hundreds.
     with suppress(OSError), open_file("/proc/cpuinfo") as file:
         for line in file:
-            key, _, value = line.decode("utf-8", "replace").partition(
-                ":"
-            )  # "model name\t: AMD EPYC 9654"
+            # Such as "model name\t: AMD EPYC 9654".
+            key, _, value = line.decode("utf-8", "replace").partition(":")
             if key.strip() == name:
                 return value.strip()
     return ""
