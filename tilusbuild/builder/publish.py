@@ -273,16 +273,11 @@ def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
         path = _locate_script(project, instance)
         # The script has directories, but none for this instance: publishing makes a new one.
         if not os.path.isdir(path) and os.path.isdir(os.path.dirname(path)):
-            from tilusbuild.dispatch.describe import make_script_json
+            from tilusbuild.dispatch.describe import describe_planned
             from tilusbuild.dispatch.measurements import describe_older_rows, read_rows
-            from tilusbuild.runtime.script import parse_description
-            from tilusbuild.runtime.sealed import unseal_json
 
             if rows := read_rows(project.cache, instance.directory):
-                metas = [None] * len(instance.programs)
-                script_json = make_script_json(project.manifest, instance, metas)
-                # The build comes later: all planned programs count as built.
-                script = parse_description(path, unseal_json(script_json))._replace(not_built={})
+                script = describe_planned(project.manifest, instance, path)
                 notices.append(describe_older_rows(script, rows))
         dispatch = project.manifest.scripts[instance.script].dispatch
         if dispatch is not None and dispatch.measured is not None:

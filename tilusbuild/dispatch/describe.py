@@ -30,8 +30,8 @@ from tilusbuild.manifest.script_sections import BucketSection, DispatchSection, 
 from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
 from tilusbuild.plan.model import list_target_constants
 from tilusbuild.runtime.dtypes import WHOLE
-from tilusbuild.runtime.script import SCHEMA
-from tilusbuild.runtime.sealed import seal_json
+from tilusbuild.runtime.script import SCHEMA, Script, parse_description
+from tilusbuild.runtime.sealed import seal_json, unseal_json
 from tilusbuild.signature.model import Argument
 from tilusbuild.toolchain.host import list_flag_features
 
@@ -84,6 +84,13 @@ def make_script_json(
     if instance.spec.is_part:
         value["form"] = manifest.scripts[instance.script].form
     return seal_json(value)
+
+
+def describe_planned(manifest: Manifest, instance: PlannedInstance, path: str = "") -> Script:
+    """Return the script of a planned instance in the directory `path`. All of its programs count as
+    built. Raises `InputError` as `make_script_json`."""
+    script_json = make_script_json(manifest, instance, [None] * len(instance.programs))
+    return parse_description(path, unseal_json(script_json))._replace(not_built={})
 
 
 def _find_toolkit_version(spec: InstanceSpec) -> str | None:

@@ -39,6 +39,7 @@ from tilusbuild.tune.bench.work import (
     Case,
     CaseArgument,
     make_candidate,
+    select_serving,
 )
 from tilusbuild.tune.tune import TunedInstance, TuningPublisher
 
@@ -241,10 +242,8 @@ def _decide_case(
     A decision is final if its winner, that of `find_fastest`, was checked twice, or if all
     programs have an outcome and none is usable.
     """
-    serves = log.script.serves
     planned_count = len(programs)
-    if serves is not None:
-        programs = [p for p in programs if not serves.explain_refusal(p.index, note.integers)]
+    programs = select_serving(log.script.serves, programs, note.integers)
     answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
     outcomes: list[Outcome] = []
     for program in programs:

@@ -10,17 +10,15 @@ from contextlib import closing
 from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import NoPublication
+from tilusbuild.dispatch.describe import describe_planned
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError, input_error
-from tilusbuild.expr import ExprError, Value
-from tilusbuild.manifest.model import Manifest
-from tilusbuild.manifest.script_sections import parse_cached
+from tilusbuild.expr import Value
 from tilusbuild.plan.model import (
     PlanSelection,
     Target,
     find_called_script,
-    list_target_constants,
     select_script_targets,
     separate_schedule,
 )
@@ -136,6 +134,8 @@ def run_program(
     check = prepare.find_output_check(project.manifest, job.script, unchecked=unchecked)
     rules = find_input_rules(job.planned.spec)
     signature, kind = job.planned.spec.signature, job.planned.target.kind
+    # Only a script with rules is described: a program of any other serves all sizes.
+    serves = describe_planned(project.manifest, job.planned).serves if script.serves else None
     calls = []
     with TemporaryDirectory("run") as temporary:
         for number, size in enumerate(sizes):
@@ -143,32 +143,14 @@ def run_program(
             case = prepare.prepare_case(
                 directory, signature, size, check, rules, seed=seed, cold=cold
             )
-            if (rule := _find_unserved_rule(project.manifest, job, case)) is not None:
+            rule = serves and serves.explain_refusal(job.index, list_integers(case))
+            if rule:
                 on_unserved(f"{job.label} does not serve {case.label}: {rule}")
                 continue
             bench = DeviceBench(project.runner, kind, 0, {case.digest: directory}, limit=60.0)
             with closing(bench):
                 calls.append(_call_program(bench, case, program, compared=not unchecked))
     return calls
-
-
-def _find_unserved_rule(manifest: Manifest, job: ProgramJob, case: Case) -> str | None:
-    """Return the first rule of `serves` by which a program does not serve a case, as
-    `NAME (SOURCE)`; None for one that serves it. A rule without a value is false."""
-    values = {
-        **list_target_constants(job.planned.target),
-        **job.planned.params,
-        **job.schedule.values,
-        **list_integers(case),
-    }
-    for name, source in manifest.scripts[job.script].serves.items():
-        try:
-            is_true = bool(parse_cached(source).evaluate(values))
-        except ExprError:
-            is_true = False
-        if not is_true:
-            return f"{name} ({source})"
-    return None
 
 
 def _call_program(

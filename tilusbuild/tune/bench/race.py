@@ -100,9 +100,9 @@ class Race:
         refused: Mapping[str, Refusal],
     ) -> None:
         self._session = session
-        self._unserved = len(work.programs)
+        planned_count = len(work.programs)
         work = work.select_serving(list_integers(case))
-        self._unserved -= len(work.programs)
+        self._unserved = planned_count - len(work.programs)
         self._refusals = refused
         self._excluded = [p for p in work.programs if p.hash in refused]
         programs = [p for p in work.programs if p.hash not in refused]

@@ -103,11 +103,7 @@ class Work:
 
     def select_serving(self, sizes: Mapping[str, CallScalar]) -> Work:
         """Return the work with the programs that serve these sizes of a call."""
-        serves = self.serves
-        if serves is None:
-            return self
-        programs = [p for p in self.programs if not serves.explain_refusal(p.index, sizes)]
-        return replace(self, programs=tuple(programs))
+        return replace(self, programs=tuple(select_serving(self.serves, self.programs, sizes)))
 
     @property
     def baseline(self) -> int | None:
@@ -115,6 +111,13 @@ class Work:
         first; None without programs."""
         first = next((program.index for program in self.programs), None)
         return first if self.default is None else self.default
+
+
+def select_serving(
+    serves: ScriptServes | None, programs: Iterable[Candidate], sizes: Mapping[str, CallScalar]
+) -> list[Candidate]:
+    """Return the programs that serve these sizes of a call by the rules `serves`."""
+    return [p for p in programs if serves is None or not serves.explain_refusal(p.index, sizes)]
 
 
 def make_work(
