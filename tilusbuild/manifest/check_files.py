@@ -14,6 +14,7 @@ from tilusbuild.errors import Diagnostic, Place, find_nearest_word
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.script_sections import split_function
 from tilusbuild.manifest.sections import Directory
 from tilusbuild.runtime.where import is_within
 
@@ -30,7 +31,7 @@ def check_files(checks: Checks) -> None:
             files.append((("generate", name), template, "template"))
         # Whether a package is installed only matters to a build.
         if script.generator is not None:
-            files.append((("generator",), script.generator.rpartition(":")[0], "Python file"))
+            files.append((("generator",), split_function(script.generator)[0], "Python file"))
         elif not script.template.startswith(PACKAGE):
             files.append((("template",), script.template, "template"))
         if script.dispatch is not None:

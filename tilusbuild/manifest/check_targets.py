@@ -15,7 +15,12 @@ from tilusbuild.manifest.denied_flags import list_flag_problems
 from tilusbuild.manifest.reading import FORMS_HINT
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script import ScriptSection
-from tilusbuild.manifest.script_sections import has_values, list_expressions, parse_cached
+from tilusbuild.manifest.script_sections import (
+    has_values,
+    list_expressions,
+    parse_cached,
+    split_function,
+)
 from tilusbuild.manifest.sections import TargetSection
 
 NAMED = ("toolchain", "named")
@@ -103,7 +108,7 @@ def _check_override_targets(checks: Checks, path: Path, name: str, script: Scrip
 
 def _check_form(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     """Report a script that is of no form or of two, and keys that its form does not have."""
-    if script.generator and script.template != script.generator.rpartition(":")[0]:
+    if script.generator and script.template != split_function(script.generator)[0]:
         checks.add_key_error(
             (*path, "generator"), 'both "template" and "generator" are set', "keep one of them"
         )

@@ -21,6 +21,7 @@ from tilusbuild.arch.names import DEVICES, find_local_archs
 from tilusbuild.errors import Diagnostic, Place, did_you_mean, find_nearest_word
 from tilusbuild.manifest.document import Document, shorten_path
 from tilusbuild.manifest.names import MAX_NAME, PACKAGE
+from tilusbuild.manifest.script_sections import split_function
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.signature.reading import (
@@ -164,7 +165,7 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScri
         generator = script.get("generator") if isinstance(script, dict) else None
         if isinstance(generator, str) and ":" in generator:
             # Headers are looked for beside the file of a script's template.
-            script.setdefault("template", generator.rpartition(":")[0])
+            script.setdefault("template", split_function(generator)[0])
             continue
         file = script.get("template") if isinstance(script, dict) else None
         if not isinstance(file, str) or file.startswith(PACKAGE):

@@ -182,6 +182,12 @@ CallSizes = Annotated[
 PYTHON_FUNCTION = r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$"
 
 
+def split_function(text: str) -> tuple[str, str]:
+    """Return the file and the name of `FILE.py:FUNCTION`."""
+    file, _, name = text.rpartition(":")
+    return file, name
+
+
 class TuneSection(Table, frozen=True):
     """How `run` and `tune` call the kernel and check its results."""
 

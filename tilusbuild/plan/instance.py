@@ -23,6 +23,7 @@ from tilusbuild.expr import Value
 from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.script import ScriptSection, make_signature
+from tilusbuild.manifest.script_sections import split_function
 from tilusbuild.manifest.sections import ProductKeys
 from tilusbuild.plan.measured import MeasuredRow
 from tilusbuild.plan.model import Target, list_target_constants
@@ -237,7 +238,7 @@ def read_style(script: ScriptSection) -> Style:
         keep_trailing_newline=jinja.keep_trailing_newline,
         strict=jinja.undefined == "error",
         cpp_values=jinja.cpp_values,
-        function=(script.generator or "").rpartition(":")[2],
+        function=split_function(script.generator or "")[1],
     )
 
 
