@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the module `typing` would cost as much as a whole build wit
     from tilusbuild.jit.kernel_cache import KernelCache, KernelNotBuilt
     from tilusbuild.jit.request import Source
     from tilusbuild.runtime import Kernel, LoadError, library_path, load
+    from tilusbuild.runtime.record import record
 
 __all__ = [
     "InputError",
@@ -32,10 +33,12 @@ __all__ = [
     "library_path",
     "load",
     "option",
+    "record",
 ]
 _MODULES = {
     "__version__": "tilusbuild._version",
     "InputError": "tilusbuild.errors",
+    "record": "tilusbuild.runtime.record",
     **dict.fromkeys(("Kernel", "LoadError", "library_path", "load"), "tilusbuild.runtime"),
 }
 

@@ -2,6 +2,9 @@
 
 import ctypes
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -118,3 +121,66 @@ def test_a_mistake_in_a_rule_is_located(project: Project, rule: str, message: st
     assert err.startswith(f"tilus.toml:{line}:")
     assert message in err
     assert err.count("error:") == 1
+
+
+RECORDED = """\
+import numpy, tilusbuild
+kernel = tilusbuild.load("scale")
+for n, calls in ((65536, 5), (50000, 2), (100, 12), (7, 1)):
+    for _ in range(calls):
+        kernel(numpy.zeros(n, "f4"))
+"""
+
+
+def test_the_recorded_sizes_are_tuned_and_weigh_the_coverage(project: Project) -> None:
+    project.run("build")
+    environment = {**os.environ, "TILUSBUILD_RECORD": "calls.jsonl"}
+    subprocess.run(
+        [sys.executable, "-c", RECORDED], cwd=project.directory, env=environment, check=True
+    )
+    ran = project.run("tune", "scale", "--sizes-from", "calls.jsonl", "--cache", "warm", "--json")
+    tuned = [event["sizes"]["n"] for event in ran.events if event["event"] == "tuned"]
+    assert tuned == [100, 65536, 7], "the most called size of each bucket, most calls first"
+    checked = project.run("dispatch", "check", "scale", "--sizes-from", "calls.jsonl").out
+    assert "scale cpu: 20 recorded calls: 100.0% by measured\n" in checked
+    covered = project.run("dispatch", "coverage", "scale", "--sizes-from", "calls.jsonl", "--json")
+    assert [(event["sizes"]["n"], event["calls"]) for event in covered.events[:-1]] == [
+        (100, 12),
+        (65536, 5),
+        (50000, 2),
+        (7, 1),
+    ]
+
+
+def test_recorded_calls_that_would_fail_now_are_problems(project: Project) -> None:
+    project.run("build")
+    line = '{"script": "scale", "params": {}, "target": "cpu", "sizes": {"n": %d}, "calls": %d}\n'
+    project.write("calls.jsonl", line % (64, 6) + line % (7, 3) + line % (9, 1))
+    project.edit("tilus.toml", "vector = [4, 1, 16]", "vector = [4, 16]")
+    project.edit("tilus.toml", ", { n = 65521 }", "")
+    project.run("build")
+    ran = project.run("dispatch", "check", "scale", "--sizes-from", "calls.jsonl", status=1)
+    assert "4 recorded calls at 2 sizes would fail, such as:\n" in ran.out
+    assert "has no program that serves n = 7\n" in ran.out
+    assert "10 recorded calls: 60.0% by default, 40.0% by none\n" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "--sizes-from calls.jsonl: No such file or directory"),
+        ("not a record\n", "TILUSBUILD_RECORD=FILE records them"),
+        (
+            '{"script": "sum", "params": {}, "target": "cpu", "sizes": {"n": 7}, "calls": 3}',
+            "--sizes-from calls.jsonl: it has no calls of scale",
+        ),
+        (
+            '{"script": "scale", "params": {}, "target": "cpu", "sizes": {"m": 7}, "calls": 3}',
+            'there is no dimension or scalar argument "m"',
+        ),
+    ],
+)
+def test_a_file_without_calls_of_the_script_is_an_error(project, text, message) -> None:
+    if text is not None:
+        project.write("calls.jsonl", text)
+    assert message in project.run("tune", "scale", "--sizes-from", "calls.jsonl", status=2).err

@@ -117,6 +117,9 @@ JOBS: Any = option(
     help="run N compilers at once (default: one per core)",
     setting="jobs",
 )
+SIZES_FROM: Any = option(
+    "--sizes-from", metavar="FILE", help="the sizes that programs called, as TILUSBUILD_RECORD=FILE"
+)
 STRICT: Any = flag("--strict", help="fail when any schedule fails to build")
 DIST: Any = option(
     *("-o", "--output"), metavar="DIR", default="dist", help="where to write it (default: dist)"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from tilusbuild.cache.layout import DISPATCH
+from tilusbuild.dispatch.recorded import RecordedSizes, read_recorded_sizes
 from tilusbuild.dispatch.refresh import load_dispatcher_module
 from tilusbuild.errors import TilusbuildError, input_error
 from tilusbuild.expr import Value
@@ -16,7 +18,7 @@ from tilusbuild.manifest.settings import Setting
 from tilusbuild.plan.model import PlanSelection, find_script, select_script_targets
 from tilusbuild.runtime import device as devices
 from tilusbuild.runtime import library
-from tilusbuild.runtime.choose import Choice, Chooser
+from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import LoadError
@@ -35,6 +37,17 @@ from tilusbuild.runtime.tables import (
 _MAKE = "`tilusbuild dispatch build`"
 
 
+class CoverageRow(NamedTuple):
+    """The program that serves some sizes, and why; None and the source "none" if none does."""
+
+    sizes: Mapping[str, Value]
+    program: int | None
+    source: str
+    why: str
+    calls: int | None
+    """The number of recorded calls; None without a record."""
+
+
 class DispatchOverview(Struct, frozen=True):
     """The dispatch of one built instance. `device` is this machine's for it, or None."""
 
@@ -46,6 +59,8 @@ class DispatchOverview(Struct, frozen=True):
     sizes: tuple[Mapping[str, Value], ...]
     """The manifest's, of `tune`."""
     device: Device | None
+    recorded: RecordedSizes | None = None
+    """The sizes that programs called, of a file."""
 
     def make_chooser(self) -> Chooser:
         """Return the chooser for `device`. Without a device use the only table, if there is one."""
@@ -57,24 +72,39 @@ class DispatchOverview(Struct, frozen=True):
         refused = explain_refusals(self.script.programs, self.refused)
         return Chooser(self.script, entries, list_available_programs(self.script), refused)
 
-    def list_coverage(self) -> list[tuple[Mapping[str, Value], Choice]]:
-        """Return (sizes, choice) for the sizes in the manifest and for all measured sizes, without
-        duplicates. Raises `LoadError` and `ValueError` as a call would."""
+    def list_coverage(self) -> list[CoverageRow]:
+        """Return the choices for the recorded sizes, most calls first; without a record those for
+        the sizes in the manifest and for all measured sizes, without duplicates."""
         keys = self.script.keys
+        chooser = self.make_chooser()
+        if self.recorded is not None:
+            return [
+                _find_choice(chooser, row.sizes, row.sizes, row.calls)
+                for row in self.recorded.by_sizes
+            ]
         table_sizes = {entry.sizes for table in self.tables for entry in table.entries}
         all_sizes = [sizes for sizes in self.sizes if all(key in sizes for key in keys)]
         all_sizes += [dict(zip(keys, sizes, strict=True)) for sizes in sorted(table_sizes)]
-        chooser = self.make_chooser()
         # Rules may read integers besides the keys. The sizes of a table have none: they count as 1.
         integers = [a.name for a in self.script.arguments if a.dims is None and a.dtype in WHOLE]
-        coverage: dict[tuple[Value, ...], tuple[Mapping[str, Value], Choice]] = {}
+        coverage: dict[tuple[Value, ...], CoverageRow] = {}
         for sizes in all_sizes:
             key_sizes = {key: sizes[key] for key in keys}
             key_values = tuple(key_sizes.values())
             if key_values not in coverage:
-                choice = chooser.choose_program({**dict.fromkeys(integers, 1), **sizes})
-                coverage[key_values] = key_sizes, choice
+                call_sizes = {**dict.fromkeys(integers, 1), **sizes}
+                coverage[key_values] = _find_choice(chooser, key_sizes, call_sizes, None)
         return list(coverage.values())
+
+    def _find_unserved(self) -> Iterator[str]:
+        """Yield the errors of calls at the known sizes."""
+        unserved = [row for row in self.list_coverage() if row.program is None]
+        # Recorded sizes can be thousands: the one with most calls stands for all.
+        if self.recorded is not None and len(unserved) > 1:
+            calls = sum(row.calls or 0 for row in unserved)
+            yield f"{calls} recorded calls at {len(unserved)} sizes would fail, such as:"
+            unserved = unserved[:1]
+        yield from (row.why for row in unserved)
 
     def find_problems(self) -> Iterator[str]:
         """Yield a message for each reason for which a call would fail, and for a C dispatcher that
@@ -110,7 +140,7 @@ class DispatchOverview(Struct, frozen=True):
             except LoadError as error:
                 yield str(error)
         try:
-            self.list_coverage()  # called for its errors only
+            yield from self._find_unserved()
             module = load_dispatcher_module()
             has_dispatcher = os.path.isdir(os.path.join(self.script.path, DISPATCH))
             has_readable_tables = self.trouble is None
@@ -122,11 +152,27 @@ class DispatchOverview(Struct, frozen=True):
             yield str(error)
 
 
+def _find_choice(
+    chooser: Chooser, sizes: Mapping[str, Value], call_sizes: Mapping[str, Value], calls: int | None
+) -> CoverageRow:
+    """Return the row of `sizes`; `call_sizes` has all integers of the call."""
+    try:
+        choice = chooser.choose_program(call_sizes)
+    except (LoadError, ValueError) as error:
+        return CoverageRow(sizes, None, "none", str(error), calls)
+    return CoverageRow(sizes, choice.program, choice.source, choice.why, calls)
+
+
 def read_overviews(
-    manifest: Manifest, cache: Setting[str], name: NamePattern, target: str | None
+    manifest: Manifest,
+    cache: Setting[str],
+    name: NamePattern,
+    target: str | None,
+    sizes_from: str | None = None,
 ) -> Iterator[DispatchOverview]:
     """Yield the dispatch of each built instance that a name matches, for one target or for all.
-    Raises `InputError` when none is built, and `LoadError` for a damaged tree."""
+    `sizes_from` is a file of recorded calls. Raises `InputError` when none is built, and
+    `LoadError` for a damaged tree."""
     script = find_script(manifest, name)
     pairs = select_script_targets(manifest, PlanSelection((name,), (target,) if target else ()))
     targets = {declared.name for _, declared in pairs}
@@ -156,6 +202,9 @@ def read_overviews(
                 trouble=trouble,
                 sizes=sizes,
                 device=device,
+                recorded=None
+                if sizes_from is None
+                else read_recorded_sizes(sizes_from, instance.name, instance.params),
             )
     if not is_built:
         hint = f"`{format_command('build', name)}` builds it"

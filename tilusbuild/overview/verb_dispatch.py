@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
+    SIZES_FROM,
     DeviceCompilerArgs,
     Verb,
     positional,
@@ -27,6 +28,7 @@ from tilusbuild.rooms import load_contribution
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
+    from tilusbuild.dispatch.recorded import RecordedSizes
     from tilusbuild.overview.serving import DispatchOverview
 
 _ACTIONS = {
@@ -48,6 +50,7 @@ class DispatchArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         "SCRIPT", at_least_one=True, help="the script or the instance whose tables they are"
     )
     target: str | None = target_option("use the tables of this target only")
+    sizes_from: str | None = SIZES_FROM
 
 
 class DispatchTable(Struct, frozen=True):
@@ -71,9 +74,16 @@ DispatchLine = declare_line(
 
 
 CoverageLine = declare_line(
-    "coverage", instance=str, sizes=Mapping[str, Scalar], program=int, source=str, why=str
+    "coverage",
+    instance=str,
+    sizes=Mapping[str, Scalar],
+    program=int | None,
+    source=str,
+    why=str,
+    calls=int | None,
 )
-"""Which program serves some sizes."""
+"""Which program serves some sizes; the source "none": none does. `calls` are from `--sizes-from`,
+else null."""
 
 
 def run(arguments: DispatchArgs) -> int:
@@ -97,7 +107,9 @@ def _read_overviews(arguments: DispatchArgs, project: Project) -> Iterator[Dispa
     cache = project.settings.cache_dir
     for name in options.parse_names(arguments.script, project):
         target = None if name.target else arguments.target
-        yield from read_overviews(project.manifest, cache, name._replace(program=None), target)
+        yield from read_overviews(
+            project.manifest, cache, name._replace(program=None), target, arguments.sizes_from
+        )
 
 
 def _show_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
@@ -149,11 +161,28 @@ def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]
     ]
     for label, problem in problems:
         show_result(arguments, ProblemLine(problem, of=label), f"{label}: {problem}")
+    for overview in overviews if not arguments.json else ():
+        if overview.recorded is not None:
+            shares = _format_shares(overview, overview.recorded)
+            print(f"{overview.script.label}: {shares}")
     if arguments.json:
         emit_line(CountsLine({"instances": len(overviews), "problems": len(problems)}))
     elif not problems:
         print(f"{format_count(len(overviews), 'instance')}: no problems found")
     return 1 if problems else 0
+
+
+def _format_shares(overview: DispatchOverview, recorded: RecordedSizes) -> str:
+    """Return the share of the recorded calls that each source of a choice decides."""
+    calls_of_source = Counter({"unknown sizes": recorded.other_calls})
+    for row in overview.list_coverage():
+        calls_of_source[row.source] += row.calls or 0
+    shares = [
+        f"{count / recorded.calls:.1%} by {source}"
+        for source, count in calls_of_source.most_common()
+        if count
+    ]
+    return f"{format_count(recorded.calls, 'recorded call')}: {', '.join(shares) or 'none'}"
 
 
 def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
@@ -164,23 +193,21 @@ def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview
     for number, overview in enumerate(overviews):
         rows = overview.list_coverage()
         if arguments.json:
-            for sizes, choice in rows:
-                emit_line(
-                    CoverageLine(
-                        overview.script.label, sizes, choice.program, choice.source, choice.why
-                    )
-                )
+            for row in rows:
+                emit_line(CoverageLine(overview.script.label, *row))
             continue
         if number:
             print()
         print(f"{overview.script.label} on {overview.device or 'any device'}")
-        cells = [
-            (*sizes.values(), choice.program, choice.source, choice.why) for sizes, choice in rows
-        ]
         # Without a row no sizes are known, and the table has the keys as its heads.
-        size_names = tuple(rows[0][0]) if rows else overview.script.keys
-        print(format_table((*size_names, "choice", "source", "why"), cells), end="")
-        counts = Counter(choice.source for _, choice in rows)
+        size_names = tuple(rows[0].sizes) if rows else overview.script.keys
+        heads = (*size_names, "choice", "source", "why", *(["calls"] if overview.recorded else []))
+        cells = [
+            (*row.sizes.values(), row.program, row.source, row.why, row.calls)[: len(heads)]
+            for row in rows
+        ]
+        print(format_table(heads, cells), end="")
+        counts = Counter(row.source for row in rows)
         print(", ".join(f"{count} by {source}" for source, count in sorted(counts.items())))
     return _emit_summary(arguments, overviews)
 

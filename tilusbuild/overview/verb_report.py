@@ -109,10 +109,8 @@ def _collect_lines(project: Project, selection: PlanSelection) -> Iterator[JsonL
     for overview, lines in list_measurements(project, plan):
         yield from lines
         if overview.script.keys:
-            for sizes, choice in overview.list_coverage():
-                yield CoverageLine(
-                    overview.script.label, sizes, choice.program, choice.source, choice.why
-                )
+            for row in overview.list_coverage():
+                yield CoverageLine(overview.script.label, *row)
     timeline = read_timeline(project.cache.state_path)
     attempts = timeline.attempts if timeline else ()
     # A failed program that is no longer planned was mended, by a build that compiled nothing.

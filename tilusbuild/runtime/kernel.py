@@ -77,13 +77,11 @@ class Kernel:
         self._hold = hold
         self._strict = strict
         self._active: dict[tuple[str, int], _ActiveDevice] = {}
-        self._launchers: dict[Any, Callable[..., Any]] = {}
         self._warnings: set[str] = set()
         self._lock = threading.RLock()
-        process.kernels.add(self)  # for the reset after a fork
-        self._shared_launcher = launch
-        runs_on_cpu_only = all(script.kind == "cpu" for script in scripts)
-        self._read_key = _make_key_reader(scripts[0], one_device=runs_on_cpu_only)
+        self._only_launcher = launch
+        self.forget_launchers()
+        process.kernels.add(self)  # for the reset after a fork, and when calls are to be counted
         arguments = arrays.list_call_arguments(scripts[0])
         # -1 for scripts with structs: `CallForm` packs them into bytes in every call.
         self._argument_count = -1 if any(is_struct(a.dtype) for a in arguments) else len(arguments)
@@ -93,6 +91,22 @@ class Kernel:
         """Make a new lock in a forked child: the thread that held the old one does not exist
         there."""
         self._lock = threading.RLock()
+        if process.recorder is not None:
+            self.forget_launchers()
+
+    def forget_launchers(self) -> None:
+        """Forget the launchers of earlier calls. The next ones count their calls if the process
+        records them, and only then."""
+        script = self._scripts[0]
+        names = script.chosen_by if process.recorder is None else _list_recorded_sizes(script)
+        runs_on_cpu_only = all(script.kind == "cpu" for script in self._scripts)
+        self._shared_launcher = self._only_launcher
+        self._launchers: dict[Any, Callable[..., Any]] = {}
+        self._counters: dict[Any, Callable[[], int]] = {}
+        self._make_key = _make_key_reader(script, names, one_device=runs_on_cpu_only)
+        self._read_key = self._make_key
+        if process.recorder is not None:
+            self._read_key = _count_keys(self._make_key, self._counters)
 
     def __repr__(self) -> str:
         return f"<Kernel {', '.join(script.label for script in self._scripts)}>"
@@ -139,7 +153,7 @@ class Kernel:
             converted = arrays.convert_arguments(self._scripts[0], args)
             if converted is None:
                 raise
-        self._remember_launcher(converted)(*converted)
+        self._remember_launcher(converted, is_counted=True)(*converted)
         return outputs
 
     def select(self, **sizes: Value) -> Choice:
@@ -247,24 +261,35 @@ class Kernel:
         refused = (f"program {i} is not chosen: {why}" for i, why in chooser.refused.items())
         return _ActiveDevice(device_in_use, script, chooser, evaluations, (note, *refused))
 
-    def _remember_launcher(self, args: Sequence[Any]) -> Callable[..., Any]:
-        """Return the launcher for a call whose sizes are new. Cache the launcher by the call's key,
-        if the call has one. Raise as `_find_launcher`."""
+    def _remember_launcher(
+        self, args: Sequence[Any], *, is_counted: bool = False
+    ) -> Callable[..., Any]:
+        """Return the launcher for a call whose sizes are new, and count the call unless it
+        `is_counted`. Cache the launcher by the call's key, if the call has one. Raise as
+        `_find_launcher`."""
         names = (argument.name for argument in arrays.list_call_arguments(self._scripts[0]))
-        launch = self._find_launcher(dict(zip(names, args, strict=True)))
+        launch, count = self._find_launcher(dict(zip(names, args, strict=True)))
         # A key may be missing or unhashable: an array library need not have `device`.
         with suppress(AttributeError, IndexError, TypeError):
-            key = self._read_key(args)
+            key = self._make_key(args)
             with self._lock:
                 # All are dropped, not the oldest: an order of use would cost every call.
                 if len(self._launchers) >= _MAX_LAUNCHERS:
+                    self._counters.clear()
                     self._launchers.clear()
                 self._launchers[key] = launch
+                # Last: a call that `_read_key` counts has its launcher.
+                self._counters[key] = count
+        if not is_counted:
+            count()
         return launch
 
-    def _find_launcher(self, named: Mapping[str, Any]) -> Callable[..., Any]:
-        """Choose a program for the arguments, open its library and return the launcher. A launcher
-        that serves every call becomes `_shared_launcher`. Raise `TypeError` and `LoadError`."""
+    def _find_launcher(
+        self, named: Mapping[str, Any]
+    ) -> tuple[Callable[..., Any], Callable[[], int]]:
+        """Choose a program for the arguments, open its library and return the launcher, and the
+        function that counts a call with these sizes. A launcher that serves every call becomes
+        `_shared_launcher`, unless calls are counted. Raise `TypeError` and `LoadError`."""
         active = self._activate_for(arrays.find_first_tensor(self._scripts[0], named), named)
         sizes = arrays.read_sizes(active.script, named)
         missing = [name for name in active.script.chosen_by if name not in sizes]
@@ -273,13 +298,17 @@ class Kernel:
             raise TypeError(f"{label}: it must be a whole number, since it chooses the program")
         choice = self._choose_program(active, sizes)
         launch = library.load_launcher(active.script, choice.program, active.device)
+        if process.recorder is not None:
+            names = _list_recorded_sizes(active.script)
+            recorded_sizes = {name: int(sizes[name]) for name in names}
+            return launch, process.recorder.find_counter(active.script, recorded_sizes)
         kinds = {script.kind for script in self._scripts}
         # If one program serves every call, calls need not even read a key.
         if active.chooser.is_constant and (
             kinds == {"cpu"} or (kinds == {"cuda"} and device.has_one_gpu())
         ):
             self._shared_launcher = launch
-        return launch
+        return launch, _count_nothing
 
     def _activate_for(self, tensor: Any, named: Mapping[str, Any]) -> _ActiveDevice:
         """Return the state for the device of a tensor among the arguments `named`, for the default
@@ -339,12 +368,39 @@ def list_available_programs(script: Script) -> frozenset[int]:
     )
 
 
-def _make_key_reader(script: Script, one_device: bool) -> _KeyReader:
-    """Return a function from a call's arguments to a hashable key: the device and the sizes that
-    choose the program. With `one_device` the key has no device."""
+def _list_recorded_sizes(script: Script) -> list[str]:
+    """Return the sizes of a call that are recorded: the dimensions that each call has, and the
+    other integers that choose the program."""
+    required = {dim for a in script.arguments if not a.optional for dim in a.dims or ()}
+    return [
+        argument.name
+        for argument in script.arguments
+        if argument.name in script.chosen_by or (argument.dimension and argument.name in required)
+    ]
+
+
+def _count_nothing() -> int:
+    return 0
+
+
+def _count_keys(read_key: _KeyReader, counters: Mapping[Any, Callable[[], int]]) -> _KeyReader:
+    """Return `read_key` as a function that also calls the counter of the key. It raises `KeyError`
+    for a key without one."""
+
+    def read_and_count(args: Sequence[Any]) -> Any:
+        key = read_key(args)
+        counters[key]()
+        return key
+
+    return read_and_count
+
+
+def _make_key_reader(script: Script, names: Sequence[str], *, one_device: bool) -> _KeyReader:
+    """Return a function from a call's arguments to a hashable key: the device and the sizes
+    `names`. With `one_device` the key has no device."""
     arguments = arrays.list_call_arguments(script)
     tensor_indices = [i for i, argument in enumerate(arguments) if argument.is_on_device]
-    read_sizes = _make_sizes_reader([locate_size(script, name) for name in script.chosen_by])
+    read_sizes = _make_sizes_reader([locate_size(script, name) for name in names])
     if one_device or not tensor_indices:
         return read_sizes
     first_tensor = tensor_indices[0]

@@ -69,6 +69,10 @@ def load(
     if form != CALLED:
         hint = "; tilusbuild.library_path gives its file" if form == SHARED else ""
         raise LoadError(f"{chosen[0].name!r} is a library, and cannot be called{hint}")
+    if path := os.environ.get("TILUSBUILD_RECORD"):
+        from tilusbuild.runtime.record import record_once  # most processes do not need it
+
+        record_once(path)
     kernel = Kernel(chosen, strict=strict, hold=hold)
     where = _make_portable(where, root)
     options = {"where": where, "target": target, "strict": strict, "signed_by": signed_by}

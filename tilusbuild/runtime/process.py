@@ -28,6 +28,8 @@ class Process:
         """Packed functions of the libraries that are open, by path and digest."""
         self.lock_files: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
         """Files of locks that are held, by path."""
+        self.recorder: Any = None
+        """The `Recorder` that counts the process's calls; None: they are not counted."""
 
     def _make_locks(self) -> None:
         # Several: opening a library, or starting the driver, takes long, and must delay no others.
@@ -41,6 +43,8 @@ class Process:
         the devices: a child cannot use the parent's CUDA driver. Libraries stay open."""
         self._make_locks()
         self.devices.clear()
+        if self.recorder is not None:
+            self.recorder.reset_after_fork()
         for kernel in list(self.kernels):
             kernel.reset_after_fork()
 

@@ -22,6 +22,7 @@ from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.tree import Tree
+from tilusbuild.dispatch.describe import describe_planned
 from tilusbuild.dispatch.measurements import (
     CommittedRows,
     append_rows,
@@ -31,6 +32,7 @@ from tilusbuild.dispatch.measurements import (
     make_tuning_time,
     read_rows,
 )
+from tilusbuild.dispatch.recorded import read_recorded_sizes
 from tilusbuild.dispatch.refresh import refresh_dispatcher, refresh_tables
 from tilusbuild.engine.events import Reporter
 from tilusbuild.engine.running import BuildConfig
@@ -179,6 +181,8 @@ class TuneRequest(Struct, frozen=True):
     """Names and values of the constants that choose instances, as in a name."""
     sizes: Sequence[Mapping[str, Value]] = ()
     """Empty for those of the manifest."""
+    sizes_from: str | None = None
+    """The file of `tilusbuild.record` whose sizes are measured, too."""
     budget: Budget = field(default_factory=Budget)
     cold: bool = True
     limit: float = 30.0
@@ -250,8 +254,12 @@ def find_request_sizes(
     project: Project, request: TuneRequest, instance: PlannedInstance
 ) -> list[dict[str, Value]]:
     """Return the sizes to measure. Raises `InputError` when there is none."""
-    signature = instance.spec.signature
-    return prepare.find_sizes(project.manifest, request.script, request.sizes, signature)
+    signature, sizes = instance.spec.signature, request.sizes
+    if request.sizes_from is not None:
+        recorded = read_recorded_sizes(request.sizes_from, instance.script, instance.params)
+        script = describe_planned(project.manifest, instance)
+        sizes = [*sizes, *recorded.select_by_bucket(script)]
+    return prepare.find_sizes(project.manifest, request.script, sizes, signature)
 
 
 def find_log_path(project: Project, script: Script, facts: Mapping[str, Any]) -> str:

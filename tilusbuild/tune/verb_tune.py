@@ -14,6 +14,7 @@ from tilusbuild.cli import options
 from tilusbuild.cli.arguments import (
     JOBS,
     LEVEL,
+    SIZES_FROM,
     DeviceCompilerArgs,
     Verb,
     flag,
@@ -51,6 +52,7 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         metavar="NAME=N,N…",
         help="measure every combination of the sizes of several --grid",
     )
+    sizes_from: str | None = SIZES_FROM
     budget: str | None = option(
         "--budget",
         metavar="90s|500",
@@ -155,6 +157,7 @@ def _make_request(arguments: TuneArgs, project: Project, name: NamePattern) -> T
         target=name.target or arguments.target,
         constants=name.constants,
         sizes=[*parse_sizes(arguments.size), *_parse_grid(arguments.grid)],
+        sizes_from=arguments.sizes_from,
         budget=Budget.parse_budget(arguments.budget) if arguments.budget else Budget(),
         cold=arguments.cache == "cold",
         limit=arguments.time_limit,
