@@ -84,6 +84,18 @@ PROJECTS = {
         "csrc/causal_conv1d.h",
         {"CAUSAL_CONV1D_FORCE_BUILD": "TRUE"},
     ),
+    "torch-scatter": Project(
+        "https://github.com/rusty1s/pytorch_scatter 648dda3",
+        "import glob; [*map(torch.ops.load_library, glob.glob(SITE + '/torch_scatter/*.so'))]",
+        "csrc/cuda/reducer.cuh",
+        {"FORCE_ONLY_CUDA": "1"},
+    ),
+    "detectron2": Project(
+        "https://github.com/facebookresearch/detectron2 02b5c4e2",
+        "import detectron2._C",
+        "detectron2/layers/csrc/box_iou_rotated/box_iou_rotated_utils.h",
+        {"FORCE_CUDA": "1"},
+    ),
     "exllamav2": Project(
         "exllamav2==0.0.4",
         "import exllamav2_ext",

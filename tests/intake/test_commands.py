@@ -402,11 +402,24 @@ def test_host_code_keeps_its_threads(folder: Path) -> None:
     assert 'link-libs = ["gomp"] links it' in next(iter(draft.notes))
 
 
-def test_a_program_with_relocatable_device_code_is_linked_by_nvcc(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("compile_flags", "link"),
+    [
+        ("-dc", "nvcc -gencode=arch=compute_80,code=sm_80 libapp.a libtwo.a -L/opt/l -lm"),
+        (
+            "-c",
+            "g++ -Wl,--whole-archive libapp.a -Wl,--no-whole-archive libtwo.a -L/opt/l -lm"
+            ' -L"$(dirname "$(command -v nvcc)")/../lib64" -lcudart_static -ldl -lrt -lpthread',
+        ),
+    ],
+)
+def test_the_link_of_a_program_has_the_libraries_that_nvcc_adds(
+    folder: Path, compile_flags: str, link: str
+) -> None:
     draft = drafted(
-        folder, "nvcc -arch=sm_80 -dc csrc/one.cu -o one.o", "nvcc -dc csrc/two.cu -o two.o",
-        "ar rcs libtwo.a two.o", "nvcc -arch=sm_80 one.o libtwo.a -lm -o app",
+        folder, f"nvcc -arch=sm_80 {compile_flags} csrc/one.cu -o one.o",
+        f"nvcc {compile_flags} csrc/two.cu -o two.o", "ar rcs libtwo.a two.o",
+        "nvcc -arch=sm_80 one.o libtwo.a -L/opt/l -lm -o app",
     )  # fmt: skip
     (note,) = (note for note in draft.notes if "app is a program" in note)
-    link = "nvcc -gencode=arch=compute_80,code=sm_80 libapp.a libtwo.a -lm"
     assert note.endswith(f"its link is left to you: {link}")

@@ -48,6 +48,13 @@ _TORCH_LIBS = ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_pyt
 _PYTHON_LIB = re.compile(r"python3\.\d+")
 _TORCH_INCLUDE_DIR = re.compile(r"/torch/include(/torch/csrc/api/include)?$")
 _CUDART_LIBS = {"shared": "cudart", "static": "cudart_static", "": "cudadevrt"}
+# As nvcc, which linked the program, adds them; g++ does not know the toolkit's directory.
+_TOOLKIT_LIB_DIR = '-L"$(dirname "$(command -v nvcc)")/../lib64"'
+_CUDART_WORDS: Mapping[str, Sequence[str]] = {
+    "static": (_TOOLKIT_LIB_DIR, "-lcudart_static", "-ldl", "-lrt", "-lpthread"),
+    "shared": (_TOOLKIT_LIB_DIR, "-lcudart"),
+    "none": (),
+}
 _DEFAULT_STD = "c++17"
 """That of g++ and nvcc."""
 # Those that change no symbol and no dependency of a library of ours, which takes all objects.
@@ -146,6 +153,7 @@ class _LibraryReader(Struct):
                 file_name, name = f"lib{name}_program.a", f"{name}_program"
             own_paths = filter(self.outputs.products.get, product.inputs)
             libs = [*map(os.path.basename, own_paths), *other_files]
+            libs += (f"-L{directory}" for directory in product.arguments.lib_dirs)
             libs += (f"-l{lib}" for lib in product.arguments.libs)
             all_objects = self.outputs.list_objects(product, set())
             compiles = [self.outputs.objects[name][1] for name in all_objects]
@@ -156,6 +164,8 @@ class _LibraryReader(Struct):
                 codes = (arch.replace("sm_", "") for arch in archs or (DEFAULT_ARCH,))
                 gencodes = (f"-gencode=arch=compute_{code},code=sm_{code}" for code in codes)
                 link = f"nvcc {' '.join(gencodes)} {file_name}"
+            elif product.arguments.cudart:
+                libs += _CUDART_WORDS[product.arguments.cudart]
             link = " ".join([link, *libs])
             self.draft.add_note(
                 f"{os.path.basename(product.output)} is a program: its objects are archived in"
