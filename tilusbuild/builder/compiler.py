@@ -21,7 +21,7 @@ from tilusbuild.cache.includes import publish_include
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import OBJECT
 from tilusbuild.compile.module import collect_module_files, describe_program, lay_out_launcher
-from tilusbuild.compile.units import UnitSteps, open_unit_store
+from tilusbuild.compile.units import MAX_IN_MEMORY, UnitSteps, trim_store
 from tilusbuild.engine.interfaces import Job, ProgramStage
 from tilusbuild.plan.rendering import RenderedProgram
 from tilusbuild.process.base import Command, CompletedCommand, PrefixRunner, Runner
@@ -184,7 +184,10 @@ class ProgramCompiler:
         self._cache = cache
         self._runners = runners
         self._timeout = timeout
-        self._units = open_unit_store(os.path.join(cache.state_path, "units"))
+        units, codes = (os.path.join(cache.state_path, name) for name in ("units", "code"))
+        self._units = StepStore(units, in_memory=MAX_IN_MEMORY)
+        self._codes = StepStore(codes, in_memory=0)
+        self._has_compiled = False
         self._residents = ResidentPools(runners.local)
         self._layout = IncludeLayout(cache, runners, timeout)
 
@@ -199,7 +202,10 @@ class ProgramCompiler:
         # The steps that programs share are keyed by the tools. These are the last section of
         # options.txt, such as "[toolchain]\nnvcc 12.8.93 …".
         _, _, tools = work.options_txt.partition("\n[toolchain]\n")
-        units = UnitSteps(self._units, tools)
+        for line in work.toolchain.fingerprint_joiner:  # which sees finished code only
+            tools = tools.replace(f"{line}\n", "")
+        units = UnitSteps(tools, self._units, self._codes)
+        self._has_compiled = True
         running = (job, runner)
         self._residents.running.append(running)
         try:
@@ -276,5 +282,7 @@ class ProgramCompiler:
                 runner.cancel()
 
     def close(self) -> None:
-        """End the processes that were kept for the next program."""
+        """End the processes that were kept for the next program, and trim the stores."""
         self._residents.close()
+        for store in (self._units, self._codes) if self._has_compiled else ():
+            trim_store(store.directory or "")

@@ -217,6 +217,9 @@ class Step(Struct, frozen=True):
     program alone, after it has failed for all of them."""
     listed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The words that the command reads from files, by the file's name."""
+    code: str = ""
+    """The architecture of which the step makes the device code, by steps in a row that programs of
+    other architectures share: the last one makes the cubin."""
 
     @property
     def tool(self) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NoReturn
 
 from msgspec import Struct, field
 
+from tilusbuild.arch import list_codes
 from tilusbuild.compile import checks, declared
 from tilusbuild.compile.causes import (
     ProgramInputs,
@@ -23,6 +25,7 @@ from tilusbuild.compile.causes import (
     make_start_error,
     scrub_output,
 )
+from tilusbuild.compile.kernel_names import SYMBOL_FILE, is_symbol_looked_up
 from tilusbuild.compile.launcher import format_launcher
 from tilusbuild.compile.model import PRODUCT, Findings, Recipe, Step, Tools
 from tilusbuild.compile.reads import CompileReads
@@ -39,7 +42,7 @@ from tilusbuild.compile.steps import (
     format_object_name,
     list_steps,
 )
-from tilusbuild.compile.units import UnitOutput, UnitSteps, extract_kernel, find_entries
+from tilusbuild.compile.units import Code, UnitOutput, UnitSteps, extract_kernel, find_entries
 from tilusbuild.errors import Diagnostic
 from tilusbuild.process.base import Command, CompletedCommand, Runner, WorkerRun
 from tilusbuild.runtime.regular import read_bytes, try_read_text
@@ -142,7 +145,7 @@ class Compile(Struct):
     findings: Findings = field(default_factory=Findings)
     include_dir: str | None = None
     notes: Sequence[Diagnostic] = ()
-    units: UnitSteps = field(default_factory=lambda: UnitSteps(StepStore(), ""))
+    units: UnitSteps = field(default_factory=UnitSteps)
     launcher_key: str | None = None
     """The key of the linked launcher in the store."""
 
@@ -184,20 +187,8 @@ class Compile(Struct):
         reason = ""
         try:
             self._check_source()
-            for step in list_steps(self.recipe):
-                path = self.locate_file(step.output)
-                if step == LAUNCHER_STEP:
-                    # The source has compiled before, so only the declaration can be wrong.
-                    self._check_declaration()
-                    with open(path, "wb") as file:
-                        file.write(self.load_launcher())
-                elif step.alone:
-                    self._run_shared_step(step, path)
-                else:
-                    self._run_step(step)
-                log = "".join(self.logs)
-                if self.recipe.recorded is None:
-                    self.recipe.pipeline.check_output(self.recipe, step, path, log, self.findings)
+            for step in self._run_each_step():
+                self._check_output(step)
                 if step.output == until:
                     break
             else:  # no step was the last one by `until`
@@ -221,6 +212,69 @@ class Compile(Struct):
             reason=reason,
             elsewhere=self.elsewhere,
         )
+
+    def _run_each_step(self) -> Iterator[Step]:
+        """Run the steps in turn, and yield each of them; of the code of an architecture, which may
+        be in the store, the last one only. Raises `StepError`."""
+        for code, group in groupby(list_steps(self.recipe), lambda step: step.code):
+            if code:
+                yield self._load_code(code, list(group))
+                continue
+            for step in group:
+                self._run_one(step)
+                yield step
+
+    def _run_one(self, step: Step) -> None:
+        """Run a step, or write its output from the store. Raises `StepError`."""
+        path = self.locate_file(step.output)
+        if step == LAUNCHER_STEP:
+            # The source has compiled before, so only the declaration can be wrong.
+            self._check_declaration()
+            with open(path, "wb") as file:
+                file.write(self.load_launcher())
+        elif step.alone:
+            self._run_shared_step(step, path)
+        else:
+            self._run_step(step)
+
+    def _check_output(self, step: Step) -> None:
+        """Have the pipeline check the output of a step. Raises `StepError`."""
+        if self.recipe.recorded is None:
+            path, log = self.locate_file(step.output), "".join(self.logs)
+            self.recipe.pipeline.check_output(self.recipe, step, path, log, self.findings)
+
+    def _load_code(self, arch: str, steps: Sequence[Step]) -> Step:
+        """Write the code of an architecture from the store, or run the steps that make it and store
+        it. Return the last step. Raises `StepError`."""
+        *earlier, last = steps
+        base_name = last.output.removesuffix(".cubin")
+        paths = {".cubin": last.output}
+        codes = list_codes(self.recipe.archs, ptx=self.recipe.ptx)
+        if any(with_ptx and code.name == arch for code, with_ptx in codes):
+            paths[".ptx"] = f"{base_name}.ptx"
+        if is_symbol_looked_up(self.recipe):
+            paths[SYMBOL_FILE] = SYMBOL_FILE
+
+        def run_steps() -> Code:
+            log_count = len(self.logs)
+            for step in earlier:
+                self._run_one(step)
+                self._check_output(step)
+            self._run_one(last)
+            for path in paths.values():
+                self._require_file(last, path)
+            files = {name: read_bytes(self.locate_file(path)) for name, path in paths.items()}
+            log = "".join(self.logs[log_count:])
+            # It is added below, as for the programs that read it from the store.
+            del self.logs[log_count:]
+            return Code(files, log)
+
+        code = self.units.load_code(self.recipe, arch, paths.keys(), run_steps)
+        for name, path in paths.items():
+            with open(self.locate_file(path), "wb") as file:
+                file.write(code.files[name])
+        self.logs.append(code.log)
+        return last
 
     def locate_file(self, *names: str) -> str:
         """Return the path of a file in the private directory."""
@@ -323,8 +377,12 @@ class Compile(Struct):
             explanation = checks.explain_link_error(self.recipe, log)
             if step_error := find_step_error(step.tool, finished, log, program, explanation):
                 raise step_error
-        if not os.path.isfile(self.locate_file(step.output)):
-            raise StepError(Cause.OUTPUT, f"{step.tool} ended well but made no {step.output}")
+        self._require_file(step, step.output)
+
+    def _require_file(self, step: Step, name: str) -> None:
+        """Raise `StepError` if a step that has ended well did not write a file."""
+        if not os.path.isfile(self.locate_file(name)):
+            raise StepError(Cause.OUTPUT, f"{step.tool} ended well but made no {name}")
 
     def _collect_program_inputs(self) -> ProgramInputs:
         """Return the inputs by which a tool's errors are attributed to the program."""

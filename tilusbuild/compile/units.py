@@ -1,8 +1,10 @@
-"""The steps that the programs of a unit share: the first program runs them, the others read them.
+"""The steps that programs share: the first program runs them, the others read their outputs.
 
-The key of a shared step is the digest of its command, the source, the headers and the tools. A
-failure for the unit is stored as well: each program then runs the step alone. The store only saves
-work, and is limited to `MAX_KEPT` bytes on disk and `MAX_IN_MEMORY` in a process.
+Programs of one source share the code of an architecture, whatever other architectures each has and
+however each launches its kernel. Programs of a unit share the front end's PTX; its failure is
+stored as well: each program then runs the step alone. A key is the digest of the commands, the
+source, the headers and the tools. The stores only save work, and are limited to `MAX_KEPT` bytes on
+disk, that of units to `MAX_IN_MEMORY` in a process.
 
 Each program gives ptxas only its own kernel of the unit's PTX. ptxas parses its input in full even
 if an option names one kernel: 2.0 s instead of 0.4 s for 60 kernels. Removing the other kernels
@@ -14,12 +16,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tilusbuild.compile.kernel_names import VARIABLE, find_unit_index
 from tilusbuild.compile.model import Recipe, Step
@@ -51,35 +55,71 @@ class UnitOutput(Struct, frozen=True):
     """The kernels of PTX output; a program needs one of them."""
 
 
-class UnitSteps(Struct):
-    """The shared steps of one program, in the store of its build."""
+class Code(Struct, frozen=True):
+    """The device code of one architecture: a cubin, and its PTX and `SYMBOL_FILE` if a program has
+    asked for them."""
 
-    store: StepStore
-    tools: str
+    files: Mapping[str, bytes]
+    """By name; those of a cubin and of PTX have an ending only."""
+    log: str
+
+
+class UnitSteps(Struct):
+    """The shared steps of one program, in the stores of its build: of units, and of code."""
+
+    tools: str = ""
     """The lines of `options.txt` on the tools."""
+    store: StepStore = field(default_factory=StepStore)
+    codes: StepStore = field(default_factory=StepStore)
     used: set[str] = field(default_factory=set)
     """The keys that the program has read."""
+
+    def load_code(
+        self, recipe: Recipe, name: str, names: Set[str], make: Callable[[], Code]
+    ) -> Code:
+        """Return the code of the architecture `name`, with files `names` at least, as `load_or_run`
+        does."""
+        archs = tuple(arch for arch in recipe.archs if arch.name == name)
+        # The commands of a program that has this architecture alone are those of the key.
+        steps = recipe.pipeline.list_commands(replace(recipe, archs=archs, ptx=False))
+        key = self._use_key(recipe, [word for step in steps if step.code for word in step.argv])
+
+        def make_compressed() -> bytes:
+            return zlib.compress(msgspec.msgpack.encode(make()), 1)
+
+        for _ in range(2):
+            encoded = zlib.decompress(self.codes.get_or_make(key, make_compressed))
+            code = msgspec.msgpack.decode(encoded, type=Code)
+            if names <= code.files.keys():
+                break
+            self.codes.drop_output(key)
+        return code
 
     def load_or_run(self, recipe: Recipe, step: Step, make: Callable[[], UnitOutput]) -> UnitOutput:
         """Return the step's output from the store; if the store has none, return what `make`
         returns, and store it. Add the key to `used`. Raises what `make` raises."""
-        parts = (*step.argv, recipe.source, recipe.includes.digest or "", self.tools)
-        for name, text in sorted(recipe.headers.items()):
-            parts += (name, text)
         # The kernel's own name is not in the key: the source names all kernels of the unit.
-        key = sha256_text("\0".join(parts))
-        self.used.add(key)
+        key = self._use_key(recipe, step.argv)
         encoded = self.store.get_or_make(key, lambda: msgspec.msgpack.encode(make()))
         return msgspec.msgpack.decode(encoded, type=UnitOutput)
+
+    def _use_key(self, recipe: Recipe, argv: Sequence[str]) -> str:
+        """Return the key of what these words make of a recipe's source; add it to `used`."""
+        parts = [*argv, recipe.source, recipe.includes.digest or "", self.tools]
+        for name, text in sorted(recipe.headers.items()):
+            parts += (name, text)
+        self.used.add(key := sha256_text("\0".join(parts)))
+        return key
 
     def forget_used(self) -> None:
         """Remove the outputs that the program read, so that the next compile runs the steps."""
         for key in self.used:
             self.store.drop_output(key)
+            self.codes.drop_output(key)
 
 
-def open_unit_store(directory: str) -> StepStore:
-    """Remove the oldest files above `MAX_KEPT` bytes from `directory`; return a store there."""
+def trim_store(directory: str) -> None:
+    """Remove the oldest files above `MAX_KEPT` bytes from a store's directory."""
     with suppress(OSError):
         files = [(entry.stat(), entry.path) for entry in os.scandir(directory)]
         total = sum(stat.st_size for stat, _ in files)
@@ -88,7 +128,6 @@ def open_unit_store(directory: str) -> StepStore:
                 break
             os.unlink(path)
             total -= stat.st_size
-    return StepStore(directory, in_memory=MAX_IN_MEMORY)
 
 
 # `.visible .entry _Z5saxpyi(`, a kernel's first line: nvcc indents everything inside of functions.

@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from tilusbuild.arch import format_gencode, list_codes
+from tilusbuild.arch import Arch, format_gencode, list_codes
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.geometry import format_program_source
 from tilusbuild.compile.launcher import HOST_LAUNCHER, KERNEL_LAUNCHER
@@ -263,55 +263,54 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
         return text
 
     def list_device_steps(self, recipe: Recipe, image: str) -> list[Step]:
-        if has_line_info(recipe) or kernel_names.is_symbol_looked_up(recipe):
-            return self._list_ptx_steps(recipe, image)
-        mode = "-cubin" if image.endswith(".cubin") else "-fatbin"
-        code = format_gencode(recipe.archs, ptx=recipe.ptx)
-        argv = (*self.build_nvcc_command(recipe, mode, code), SOURCE, "-o", image)
-        return [Step("device", argv, image)]
-
-    def _list_ptx_steps(self, recipe: Recipe, image: str) -> list[Step]:
-        """Return the steps of a compile through PTX, used if line information or a C++ kernel name
-        is wanted: make PTX, edit it with sed, assemble."""
+        """Return a compile for each architecture. It goes through PTX, edited with sed, if line
+        information, a C++ kernel name or PTX is wanted: the cubin is the same."""
         # ptxas writes the name, time and size of each source file that it finds into the cubin. So
         # the `.file` lines get names that lead to no file, whatever the toolkit's directory is.
+        edits_ptx = has_line_info(recipe) or kernel_names.is_symbol_looked_up(recipe)
         steps: list[Step] = []
         images: list[str] = []
         is_fatbin = image.endswith(".fatbin")
         for arch, with_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
             base_name = arch.name if is_fatbin else "program"
             ptx, cubin = f"{base_name}.ptx", f"{base_name}.cubin"
-            compile_command = self.build_nvcc_command(recipe, "-ptx", ("-arch", arch.virtual))
-            ptx_command = (*compile_command, SOURCE, "-o", ptx)
             code = format_gencode([arch], ptx=False)
-            assemble_command = self.build_nvcc_command(recipe, "-cubin", code)
-            # Of the kernels of a unit, ptxas compiles the program's own.
-            if recipe.unit:
-                assemble_command += ["-optf", kernel_names.ENTRY_FILE]
-            assemble_command += [ptx, "-o", cubin]
-            steps += [
-                Step("ptx", ptx_command, ptx, alone=_list_unit_options(recipe)),
-                *self._list_ptx_edits(recipe, ptx),
-                Step("device", tuple(assemble_command), cubin),
-            ]
+            command = self.build_nvcc_command(recipe, "-cubin", code)
+            input_file = SOURCE
+            if edits_ptx or with_ptx:
+                input_file = ptx
+                ptx_command = self.build_nvcc_command(recipe, "-ptx", ("-arch", arch.virtual))
+                ptx_argv = (*ptx_command, SOURCE, "-o", ptx)
+                alone = _list_unit_options(recipe)
+                steps.append(Step("ptx", ptx_argv, ptx, alone=alone, code=arch.name))
+                steps += self._list_ptx_edits(recipe, arch, ptx)
+                # Of the kernels of a unit, ptxas compiles the program's own.
+                if recipe.unit:
+                    command += ["-optf", kernel_names.ENTRY_FILE]
+            device_argv = (*command, input_file, "-o", cubin)
+            steps.append(Step("device", device_argv, cubin, code=arch.name))
             number = arch.name.removeprefix("sm_")
             images.append(f"--image3=kind=elf,sm={number},file={cubin}")
             if with_ptx:
                 images.append(f"--image3=kind=ptx,sm={number},file={ptx}")
         if is_fatbin:
-            argv = ("{fatbinary}", f"--create={image}", "-64", *images)
-            steps.append(Step("fatbinary", argv, image, of_program=False))
+            join = ("{fatbinary}", f"--create={image}", "-64", *images)
+            steps.append(Step("fatbinary", join, image, of_program=False))
         return steps
 
-    def _list_ptx_edits(self, recipe: Recipe, ptx: str) -> Iterator[Step]:
+    def _list_ptx_edits(self, recipe: Recipe, arch: Arch, ptx: str) -> Iterator[Step]:
         """Yield the steps that edit the PTX in place and write the symbol of a C++ name to its
         file."""
-        sed = ("{sed}", "-E", "-i")
+
+        def edit(name: str, edits: Iterable[str], output: str) -> Step:
+            argv = ("{sed}", "-E", "-i", *edits, ptx)
+            return Step(name, argv, output, of_program=False, code=arch.name)
+
         if has_line_info(recipe):
-            yield Step("names", (*sed, *_ANONYMOUS_FILES, ptx), ptx, of_program=False)
+            yield edit("names", _ANONYMOUS_FILES, ptx)
         if kernel_names.is_symbol_looked_up(recipe):
-            argv = (*sed, *kernel_names.make_symbol_edits(recipe), ptx)
-            yield Step("symbol", argv, kernel_names.SYMBOL_FILE, of_program=False)
+            edits = kernel_names.make_symbol_edits(recipe)
+            yield edit("symbol", edits, kernel_names.SYMBOL_FILE)
 
 
 def _list_unit_options(recipe: Recipe) -> tuple[str, ...]:

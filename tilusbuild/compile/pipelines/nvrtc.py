@@ -168,7 +168,7 @@ class KernelNvrtc(KernelPipeline):
                 outputs.append(f"{stem}.ptx")
                 images.append(f"ptx:{number}:{stem}.ptx")
             command = _build_compile_command(recipe, arch.name, outputs)
-            steps.append(Step("device", command, outputs[0]))
+            steps.append(Step("device", command, outputs[0], code=arch.name))
         if is_fatbin:
             argv = ("{nvrtc}", "fatbin", image, *images)
             steps.append(Step("fatbin", argv, image, of_program=False))
