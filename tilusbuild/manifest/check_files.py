@@ -36,7 +36,7 @@ def check_files(checks: Checks) -> None:
             files.append((("template",), script.template, "template"))
         if script.dispatch is not None:
             files.append((("dispatch", "measured"), script.dispatch.measured, "file"))
-        for key in ("ref", "inputs"):
+        for key in ("ref", "inputs", "compare"):
             function = getattr(script.tune, key, None)  # as in "ref.py:matmul"
             if function is not None:
                 files.append((("tune", key), function.rpartition(":")[0], "Python file"))

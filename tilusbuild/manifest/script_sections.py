@@ -197,6 +197,10 @@ class TuneSection(Table, frozen=True):
     inputs: Annotated[Text | None, Key(pattern=PYTHON_FUNCTION, examples=["ref.py:make"])] = None
     """A Python function that returns inputs: a mapping from names of arguments to arrays and
     numbers. It gets the sizes, the constants and a seeded `numpy.random.Generator`."""
+    compare: Annotated[Text | None, Key(pattern=PYTHON_FUNCTION, examples=["ref.py:same"])] = None
+    """A Python function that decides whether outputs are right, in place of the tolerances:
+    `same(outputs, expected, inputs)`. It gets mappings from names to arrays and numbers, and
+    returns true, false, or a text that says what is wrong."""
     rtol: Annotated[float, Key(ge=0, examples=[1e-2])] = 1e-3
     """The largest relative error."""
     atol: Annotated[float, Key(ge=0, examples=[1e-3])] = 1e-5
@@ -204,6 +208,12 @@ class TuneSection(Table, frozen=True):
     sizes: Annotated[tuple[CallSizes, ...], Key(examples=[[{"m": 16, "n": 4096, "k": 4096}]])] = ()
     """Sizes to call with: dimensions, and other scalar arguments. `p.alpha = 0.5` is a member of a
     struct. A pointer needs 0, which is null."""
+
+    @property
+    def judge_names(self) -> tuple[str, ...]:
+        """Return the functions that decide on outputs, as `FILE.py:FUNCTION`; () if nothing is
+        compared."""
+        return tuple(name for name in (self.ref, self.compare) if name is not None)
 
 
 def _check_template_name(value: object) -> object:

@@ -122,6 +122,41 @@ def call_inputs(
     return result
 
 
+def call_compare(
+    function: Callable[..., Any], place: Place | None, values: Sequence[Mapping[str, Any]]
+) -> str | None:
+    """Return what is wrong with outputs by the function of `compare`; None for right ones.
+
+    `values` are the outputs, the expected outputs and the inputs. A function may take the first one
+    or two alone. An `AssertionError` of it, as of NumPy's `assert_allclose`, is about the outputs.
+    Raises `InputError` when the function fails, or returns anything but a truth value or a text;
+    `place` is that of the key `compare`.
+    """
+    name = getattr(function, "__name__", "")
+    parameters = _list_parameters(function)
+    try:
+        result = function(*values[: len(parameters or values)])
+    except AssertionError as error:
+        return " ".join(str(error).split()) or f"an assertion of {name} does not hold"
+    except Exception as error:
+        path = inspect.getsourcefile(function) or ""
+        raise InputError(
+            _make_function_error(error, path, f"the function {name} of `compare` failed")
+        ) from None
+    if isinstance(result, str):
+        return result or f"{name} returned an empty text"
+    if isinstance(result, bool | np.bool_) or (
+        isinstance(result, np.ndarray) and result.dtype == bool and not result.shape
+    ):
+        return None if result else f"{name} returned false"
+    raise input_error(
+        f"the function {name} of `compare` returned"
+        f" {'nothing' if result is None else f'a {type(result).__name__}'}",
+        place=place_function(function) or place,
+        hint="return True or False, as of `(a == b).all()`, or a text that says what is wrong",
+    )
+
+
 def _bind_reference(
     function: Callable[..., Any], inputs_by_name: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:

@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ from msgspec import Struct
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.layout import TESTS
-from tilusbuild.errors import InputError, input_error
+from tilusbuild.errors import InputError, Place, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.script_sections import split_function
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.runtime.dtypes import FLOATS
 from tilusbuild.runtime.regular import try_read_bytes
@@ -40,47 +42,57 @@ class OutputCheck(Struct, frozen=True):
     """How outputs are checked."""
 
     function: Callable[..., Any] | None
-    """The reference; None: nothing is compared."""
+    """The reference; None: there are no expected outputs."""
     rtol: float | None
     atol: float | None
+    compare: Callable[..., Any] | None = None
+    """The function that decides in place of the tolerances."""
+    place: Place | None = None
+    """The place of the key `compare`."""
     judge: str = ""
-    """The digest of the reference's files and of the tolerances; "" without a reference."""
+    """The digest of the functions' files and of the tolerances; "" if nothing is compared."""
 
 
 def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> OutputCheck:
     """Return how the manifest checks the outputs of a script; with `unchecked` nothing is compared.
-    The reference's file is executed. Raises `InputError` when the manifest names no reference, or
-    the reference cannot be loaded."""
+    The files of the functions are executed. Raises `InputError` when the manifest names none, or
+    one cannot be loaded."""
     tune = manifest.scripts[script].tune
     if unchecked:
         return OutputCheck(None, None, None)
-    if tune is None or tune.ref is None:
+    if tune is None or not tune.judge_names:
         raise input_error(
             f"[script.{script}.tune] has no `ref`, so results cannot be checked",
             place=manifest.locate_key("script", script),
             hint='give `ref = "ref.py:function"`, or --unchecked to choose among whatever runs',
         )
-    place = manifest.locate_value("script", script, "tune", "ref")
     manifest_keys = tune.given
-    function = functions.load_function(manifest.root, tune.ref, place)
+    loaded: dict[str, Callable[..., Any] | None] = {"ref": None, "compare": None}
+    for key in loaded:
+        name = getattr(tune, key)
+        place = manifest.locate_value("script", script, "tune", key) if name else None
+        loaded[key] = functions.load_function(manifest.root, name, place) if name else None
     # Without the keys, the tolerances follow from the element type, not from the model's defaults.
     rtol = tune.rtol if "rtol" in manifest_keys else None
     atol = tune.atol if "atol" in manifest_keys else None
-    return OutputCheck(function, rtol, atol, _digest_reference(manifest.root, tune.ref, rtol, atol))
+    digest = _digest_functions(manifest.root, tune.judge_names, rtol, atol)
+    return OutputCheck(loaded["ref"], rtol, atol, loaded["compare"], place, digest)
 
 
-def _digest_reference(root: str, ref: str, rtol: float | None, atol: float | None) -> str:
-    """Return the digest of the reference, the tolerances, and the loaded modules in the directory
-    of the reference."""
-    # The reference may have imported any of them. Modules elsewhere do not belong to the project.
-    reference_path = os.path.join(root, ref.partition(":")[0])
-    directory = os.path.join(os.path.dirname(reference_path), "")
+def _digest_functions(
+    root: str, names: Sequence[str], rtol: float | None, atol: float | None
+) -> str:
+    """Return the digest of the functions, the tolerances, and the loaded modules in the directories
+    of the functions."""
+    # The functions may have imported any of them. Modules elsewhere do not belong to the project.
+    function_paths = [os.path.join(root, split_function(name)[0]) for name in names]
+    directories = tuple(os.path.join(os.path.dirname(path), "") for path in function_paths)
     paths = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
     module_paths = {
-        path for path in paths if path.startswith(directory) and "site-packages" not in path
+        path for path in paths if path.startswith(directories) and "site-packages" not in path
     }
-    hasher = hashlib.sha256(f"{ref} {rtol!r} {atol!r}".encode())
-    for path in sorted({reference_path, *module_paths}):
+    hasher = hashlib.sha256(f"{' '.join(names)} {rtol!r} {atol!r}".encode())
+    for path in sorted({*function_paths, *module_paths}):
         content = try_read_bytes(path)
         if content is not None:
             hasher.update(hashlib.sha256(content).digest())
@@ -118,12 +130,13 @@ def prepare_case(
     cold: bool,
 ) -> Case:
     """Write a case with its expected outputs, and the inputs that are not noise, into a new
-    directory, and return the case. The reference is called once. Raises `InputError` and
+    directory, and return the case. The reference is called once. With `compare`, the expected
+    outputs are those of the case's `find_mismatch`, and no file. Raises `InputError` and
     `OSError`."""
     # Made before the directory is: a mistake in the sizes leaves no directory behind.
     declared_inputs = make_declared_inputs(rules, signature, sizes, seed)
     inputs_by_name = inputs.generate_inputs(signature, sizes, declared_inputs, seed=seed)
-    expected_outputs: Mapping[str, Any] = {}
+    expected_outputs: dict[str, Any] = {}
     if check.function is not None:
         # The reference gets copies, because it may overwrite its arguments.
         reference_inputs = {
@@ -158,15 +171,61 @@ def prepare_case(
             _write_array(os.path.join(directory, f"{declared.name}.input"), array)
         if declared.name in expected_outputs:
             rtol, atol = find_tolerances(declared.dtype, check.rtol, check.atol)
-            expected_output = to_expected_output(
+            expected_output = expected_outputs[declared.name] = to_expected_output(
                 declared, array.shape, expected_outputs[declared.name], check
             )
+        if declared.name in expected_outputs and check.compare is None:
             _write_array(os.path.join(directory, f"{declared.name}.want"), expected_output)
             argument = replace(
                 argument, want=find_expected_type(declared.dtype), rtol=rtol, atol=atol
             )
         arguments.append(argument)
-    return write_case(directory, dict(sizes), tuple(arguments), cold=cold, judge=check.judge)
+    find_mismatch = None
+    if check.compare is not None:
+        find_mismatch = partial(
+            _find_mismatch,
+            partial(functions.call_compare, check.compare, check.place),
+            arguments,
+            [_protect(expected_outputs), _protect(values)],
+        )
+    return write_case(
+        directory,
+        dict(sizes),
+        tuple(arguments),
+        cold=cold,
+        judge=check.judge,
+        find_mismatch=find_mismatch,
+    )
+
+
+def _protect(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values as a function of the project gets them, arrays as ones that it cannot
+    change: it is called for every program."""
+    protected = {}
+    for name, value in values.items():
+        protected[name] = wide = inputs.widen_floats(value)
+        if isinstance(wide, np.ndarray):
+            protected[name] = wide.view()
+            protected[name].flags.writeable = False
+    return protected
+
+
+def _find_mismatch(
+    compare: Callable[[Sequence[Mapping[str, Any]]], str | None],
+    arguments: Sequence[CaseArgument],
+    values: Sequence[Mapping[str, Any]],
+    contents: Mapping[str, bytes],
+) -> str | None:
+    """Return what is wrong with outputs, given as bytes, by `compare`; None for right ones.
+    `values` are the expected outputs and the inputs. Raises `InputError`."""
+    outputs = {
+        argument.name: inputs.widen_floats(
+            np.frombuffer(bytearray(contents[argument.name]), inputs.get_numpy_type(argument.dtype))
+        ).reshape(argument.shape or ())
+        for argument in arguments
+        if argument.out
+    }
+    return compare([outputs, *values])
 
 
 def _write_array(path: str, array: inputs.Array) -> None:
@@ -238,6 +297,9 @@ def write_package_tests(
         # Without a `ref` outputs are not compared: a case checks only that the call ends, and that
         # it writes nothing beside its tensors.
         unchecked = script.tune is None or script.tune.ref is None
+        if script.tune is not None and script.tune.compare is not None:
+            report(f"{instance.label}: outputs are not compared: {script.tune.compare} stays here")
+            unchecked = True
         rules = find_input_rules(instance.spec)
         sizes = _select_sizes(project.manifest, instance, rules, report, large)
         for number, size in enumerate(sizes):

@@ -130,7 +130,7 @@ def run_program(
     refused call, and `WorkerUnusableError` without a device."""
     script = project.manifest.scripts[job.script]
     # Without a reference `run` times only; `tune` asks for --unchecked.
-    unchecked = script.tune is None or script.tune.ref is None
+    unchecked = script.tune is None or not script.tune.judge_names
     check = prepare.find_output_check(project.manifest, job.script, unchecked=unchecked)
     rules = find_input_rules(job.planned.spec)
     signature, kind = job.planned.spec.signature, job.planned.target.kind
@@ -149,7 +149,9 @@ def run_program(
                 continue
             bench = DeviceBench(project.runner, kind, 0, {case.digest: directory}, limit=60.0)
             with closing(bench):
-                calls.append(_call_program(bench, case, program, compared=not unchecked))
+                # A function returns no error.
+                has_error = check.function is not None and check.compare is None
+                calls.append(_call_program(bench, case, program, compared=has_error))
     return calls
 
 

@@ -93,29 +93,24 @@ def _run_program(
         return results
     schedule = ", ".join(f"{name}={value}" for name, value in program.schedule.items())
     print(f"{job.label}: {schedule or 'no parameters'}; {arguments.cache} caches")
-    _print_calls(results)
+    tune = project.manifest.scripts[job.script].tune
+    judges = tune.judge_names if tune is not None else ()
+    _print_calls(results, right="ok" if judges else "")
     wrong = [call for call in results if call.mismatch]
     for call in wrong:
         sizes_text = ", ".join(f"{name}={value}" for name, value in call.sizes.items())
         print(f"wrong at {sizes_text}: {call.mismatch}")
-    tune = project.manifest.scripts[job.script].tune
-    if tune is None or tune.ref is None:
+    if not judges:
         print(f"not checked: [script.{job.script}.tune] has no `ref`")
     elif not wrong:
         agreement = f"all {len(results)} sizes agree" if len(results) > 1 else "1 size agrees"
-        print(f"{agreement} with {tune.ref}")
+        print(f"{agreement} with {' and '.join(judges)}")
     return results
 
 
-def _describe_check(call: CallLine) -> str:
-    """Return the result of the comparison: "wrong", "ok", or "" if nothing was compared."""
-    if call.mismatch:
-        return "wrong"
-    return "" if call.max_error is None else "ok"
-
-
-def _print_calls(results: Sequence[CallLine]) -> None:
-    """Print a row for each size: the time, bytes per second, and the comparison."""
+def _print_calls(results: Sequence[CallLine], right: str) -> None:
+    """Print a row for each size: the time, bytes per second, and the result of the comparison,
+    which is `right` if nothing is wrong."""
     from tilusbuild.table import format_table, format_times
 
     names = list(results[0].sizes)
@@ -126,7 +121,7 @@ def _print_calls(results: Sequence[CallLine]) -> None:
             time_in_unit,
             f"{call.bytes / call.seconds / 1e9:.2f}",
             "" if call.max_error is None else f"{call.max_error:.2e}",
-            _describe_check(call),
+            "wrong" if call.mismatch else right,
         )
         for call, time_in_unit in zip(results, times_in_unit, strict=True)
     ]

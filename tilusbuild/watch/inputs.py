@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from tilusbuild.builder.noop_record import list_input_paths, list_tool_directories
 from tilusbuild.builder.project import Project
+from tilusbuild.manifest.script_sections import split_function
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.runtime.where import is_within
 from tilusbuild.watch import events
@@ -134,5 +135,5 @@ def _list_references(manifest: Manifest) -> Iterator[str]:
     """Yield the files of Python references. No program follows from them, but what `--exec` runs
     may."""
     for script in manifest.scripts.values():
-        if script.tune is not None and script.tune.ref is not None:
-            yield os.path.join(manifest.root, script.tune.ref.rpartition(":")[0])
+        for name in script.tune.judge_names if script.tune is not None else ():
+            yield os.path.join(manifest.root, split_function(name)[0])

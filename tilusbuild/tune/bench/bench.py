@@ -31,7 +31,7 @@ from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner, name_signal
 from tilusbuild.process.resident import Resident
 from tilusbuild.runtime.device import Device, get_cpu
-from tilusbuild.runtime.regular import open_regular
+from tilusbuild.runtime.regular import open_regular, read_bytes
 from tilusbuild.state.temporary import find_temporary_root
 from tilusbuild.tune.bench.work import Candidate, Case
 
@@ -119,6 +119,8 @@ class DeviceBench:
         this program in this case: number 0 calls it once, later ones many times."""
         seconds = min(_SOAK_SECONDS, self._limit / 4) if number else 0.0
         request = {"do": "check", "library": program.library, "soak": seconds}
+        if case.find_mismatch is not None:
+            request["outputs"] = self._directories[case.digest]
         return self._ask_and_confirm(case, request, self._limit)
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
@@ -148,6 +150,9 @@ class DeviceBench:
         start = time.monotonic()
         reply = self._ask_worker(worker, request, limit)
         cost = time.monotonic() - start
+        if case.find_mismatch is not None and reply["status"] == OK and "outputs" in reply:
+            why = self._compare_outputs(case, reply["outputs"])
+            reply = reply if why is None else {"status": INCORRECT, "why": why}
         # The worker's memory, or the state of the GPU, may be damaged now: other programs get a new
         # worker.
         if reply["status"] != OK and "harmless" not in reply:
@@ -161,6 +166,21 @@ class DeviceBench:
             note=reply.get("note", ""),
             faulted=reply["status"] == LAUNCH_ERROR and "harmless" not in reply,
         )
+
+    def _compare_outputs(self, case: Case, count: int) -> str | None:
+        """Return what is wrong with the outputs that the worker wrote, by the function of the
+        case; None for right ones. Raises `InputError`."""
+        directory = self._directories[case.digest]
+        for number in range(count):
+            contents = {
+                argument.name: read_bytes(f"{directory}/{argument.name}.{number}.output")
+                for argument in case.arguments
+                if argument.out
+            }
+            why = case.find_mismatch(contents) if case.find_mismatch else None
+            if why is not None:
+                return why
+        return None
 
     def _start_with_case(self, case: Case) -> Resident:
         """Return a worker that holds the case; start one unless the present one does."""

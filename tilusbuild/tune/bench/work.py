@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -63,7 +63,10 @@ class Case:
     cold: bool
     """Time with caches that hold none of the data."""
     judge: str = ""
-    """As that of `Work`. The case's digest does not cover it."""
+    """As that of `Work`. The case's digest covers it only with `find_mismatch`."""
+    find_mismatch: Callable[[Mapping[str, bytes]], str | None] | None = None
+    """Returns what is wrong with the outputs, by their names; None for right ones. `case.json` does
+    not have it: a package's outputs are not compared by a function of the project."""
 
     @property
     def label(self) -> str:
@@ -172,6 +175,7 @@ def write_case(
     *,
     cold: bool,
     judge: str = "",
+    find_mismatch: Callable[[Mapping[str, bytes]], str | None] | None = None,
 ) -> Case:
     """Write `case.json` beside the expected outputs; return the case. Raises `OSError`."""
     value = {
@@ -179,11 +183,13 @@ def write_case(
         "sizes": dict(sizes),
         "arguments": [asdict(argument) for argument in arguments],
         "cold": cold,
+        # Another function may decide otherwise: no earlier answer counts then.
+        **({"compare": judge} if find_mismatch else {}),
     }
     digest = digest_case(value, directory)
     with open(os.path.join(directory, CASE), "w", encoding="utf-8") as file:
         json.dump({**value, "digest": digest, "judge": judge}, file, indent=1)
-    return Case(digest, dict(sizes), arguments, cold, judge)
+    return Case(digest, dict(sizes), arguments, cold, judge, find_mismatch)
 
 
 def read_case(directory: str) -> Case:

@@ -55,7 +55,9 @@ class Worker:
                     self._load_case(request["folder"])
                     return {"status": "ok"}
                 case "check":
-                    return self._check_program(request["library"], request.get("soak", 0.0))
+                    return self._check_program(
+                        request["library"], request.get("soak", 0.0), request.get("outputs")
+                    )
                 case "time":
                     return self._time_program(request["library"], request["warmup"])
                 case unknown:
@@ -85,12 +87,15 @@ class Worker:
             )
         return self._bound[library], self._buffers, self._case
 
-    def _check_program(self, library: str, soak: float) -> dict[str, Any]:
+    def _check_program(self, library: str, soak: float, outputs: str | None) -> dict[str, Any]:
         """Call a program and compare its outputs; call it again for `soak` seconds, at most
-        `_SOAK_CALLS` times. The calls of the first half, and the last one, are compared, too."""
+        `_SOAK_CALLS` times. The calls of the first half, and the last one, are compared, too. With
+        the directory `outputs`, the different outputs are written there, and the reply has their
+        number."""
         launch, buffers, _ = self._load_program(library)
         end = time.monotonic() + soak
         calls = 0
+        written: set[bytes] = set()
         try:
             # Inputs and guards are written again: another program may have damaged them.
             buffers.reset_all()
@@ -104,8 +109,10 @@ class Worker:
                 # In the second half of the time nothing is compared, to make more calls.
                 if is_last or calls == 1 or now < end - soak / 2:
                     error = buffers.check_tensors()
+                    if outputs is not None:
+                        buffers.write_outputs(outputs, written)
                     if is_last:
-                        return {"status": "ok", "error": error}
+                        return {"status": "ok", "error": error, "outputs": len(written)}
                 buffers.reset_outputs()
         except WrongResultError as wrong:
             why = f"{wrong} after {calls} calls" if calls > 1 else str(wrong)
@@ -153,6 +160,8 @@ _GUARD_BYTE = b"\xa5"
 _PAGE_SIZE = 4096
 # Calls that the check of a winner makes at most.
 _SOAK_CALLS = 64
+# Different outputs of these calls that a function of the project compares at most.
+_MAX_OUTPUTS = 8
 
 
 class WrongResultError(Exception):
@@ -258,6 +267,22 @@ class Buffers:
                     largest, self._compare_output(tensor, bytes(content[inside]), tensor.expected)
                 )
         return largest
+
+    def write_outputs(self, directory: str, written: set[bytes]) -> None:
+        """Write the outputs to files `NAME.NUMBER.output`, unless their digest is in `written`, or
+        `_MAX_OUTPUTS` of them are. Add the digest. Raises `OSError`."""
+        contents = {
+            name: self._memory.read_memory(tensor.address, tensor.argument.bytes)
+            for name, tensor in self._tensors.items()
+            if tensor.argument.out
+        }
+        digest = hashlib.sha256(b"".join(contents.values())).digest()
+        if digest in written or len(written) == _MAX_OUTPUTS:
+            return
+        for name, content in contents.items():
+            with open(os.path.join(directory, f"{name}.{len(written)}.output"), "wb") as file:
+                file.write(content)
+        written.add(digest)
 
     def check_guards(self) -> None:
         """Compare the guards of every tensor. Raises `WrongResultError`."""
