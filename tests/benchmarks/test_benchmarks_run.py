@@ -72,6 +72,13 @@ def test_a_remote_has_several_users_and_trouble() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_cores() -> None:
+    (result,) = small("cores.py")
+    assert list(result["arms"]) == ["2 of the cores", "1 of the cores"]
+
+
+@pytest.mark.slow
 @needs_ninja
 def test_edit() -> None:
     one, many = small("edit.py")

@@ -48,6 +48,9 @@ class Recorded:
         factor = self.first_factors.get(program.index, 1.0) if number == 0 else 1.0
         return Answer("ok", 0.001 + true, true * (1 + off) * factor)
 
+    def close(self) -> None:
+        """Do nothing: no process runs."""
+
     def _live(self, case: Case, program: Candidate, what: str, number: int) -> None:
         if self.lives is not None and len(self.asked) >= self.lives:
             raise Killed

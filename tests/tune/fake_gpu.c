@@ -34,13 +34,11 @@ int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cuDeviceGetCount(int *count) { *count = (int)setting("FAKE_GPU_COUNT", 1); return 0; }
 int cuDeviceGet(int *device, int index) { *device = index; return 0; }
 int cuDeviceGetName(char *name, int size, int device) {
-  (void)device;
-  snprintf(name, size, "Fake GPU");
+  snprintf(name, size, device == setting("FAKE_GPU_OTHER", -1) ? "Other GPU" : "Fake GPU");
   return 0;
 }
 int cuDeviceGetUuid_v2(void *uuid, int device) {
-  (void)device;
-  for (int i = 0; i < 16; i++) ((unsigned char *)uuid)[i] = (unsigned char)i;
+  for (int i = 0; i < 16; i++) ((unsigned char *)uuid)[i] = (unsigned char)(i + 16 * device);
   return 0;
 }
 int cuDeviceGetAttribute(int *value, int attribute, int device) {

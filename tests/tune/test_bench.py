@@ -123,6 +123,19 @@ def test_closing_the_runner_ends_the_worker(runner, bench, scale_case, libraries
         bench.check_program(scale_case[0], program(libraries()), 1)
 
 
+def test_a_worker_is_pinned_to_its_core(runner, scale_case, libraries) -> None:
+    case, directory = scale_case
+    core = max(os.sched_getaffinity(0))
+    library = libraries(
+        before="{ cpu_set_t cores; sched_getaffinity(0, sizeof cores, &cores);"
+        f" if (CPU_COUNT(&cores) != 1 || !CPU_ISSET({core}, &cores)) return 1; }}",
+        flags=("-D_GNU_SOURCE", "-include", "sched.h"),
+    )
+    directories = {case.digest: directory}
+    with closing(DeviceBench(runner, "cpu", 0, directories, limit=20.0, core=core)) as bench:
+        assert bench.check_program(case, program(library), 0).status == "ok"
+
+
 def test_warm_up_calls_go_before_each_sample(runner, scale_case, libraries, tmp_path) -> None:
     count = tmp_path / "count"
     count.touch()

@@ -1,6 +1,8 @@
 """The choice for a case, on recorded timings."""
 
+import threading
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 
 from support.recorded_bench import Killed, Recorded, make_case, make_work
 from tilusbuild.errors import InputError
+from tilusbuild.tune.bench.bench import WorkerUnusableError
 from tilusbuild.tune.bench.race import (
     Decision,
     collect_logged_refusals,
@@ -39,11 +42,12 @@ def tuned(
 ) -> list[Decision]:
     kept = SampleLog(str(log))
     try:
-        session = TuningSession(kept, bench, budget or Budget(), rounds=rounds)
-        listed = lambda numbers: (cases[n] for n in numbers)  # noqa: E731
+        benches = bench if isinstance(bench, list) else [bench]
+        session = TuningSession(kept, benches, budget or Budget(), rounds=rounds)
+        open_case = lambda number: nullcontext(cases[number])  # noqa: E731
         known = collect_logged_refusals(read_lines(str(log)))
         sizes = [case.sizes for case in cases]
-        return decide_cases(session, work, listed, sizes, 0, lambda _: None, known)
+        return decide_cases(session, work, open_case, sizes, 0, lambda _: None, known)
     finally:
         kept.close()
 
@@ -171,6 +175,67 @@ def test_interrupted_anywhere_and_resumed_it_ends_the_same(tmp_path: Path, budge
         assert len(rest.asked) == len(whole.asked) - lives, "nothing is measured twice"
 
 
+def crowded(program: Any) -> float | str:
+    """A time, or a crash that concerns all later cases."""
+    return "crash" if program.index == 2 else 1e-3 * (1 + program.index / 5)
+
+
+def test_cases_run_on_as_many_devices_as_there_are_and_end_as_on_one(tmp_path: Path) -> None:
+    work, cases = make_work(tile=range(9)), [make_case(str(n)) for n in range(4)]
+    met = threading.Barrier(2, timeout=60)
+
+    class Meeting(Recorded):
+        """Answers its first question while the other one is asked, too."""
+
+        def _live(self, *question: Any) -> None:
+            if not self.asked:
+                met.wait()
+            super()._live(*question)
+
+    benches = [Meeting(crowded), Meeting(crowded)]
+    together = tuned(benches, work, cases, tmp_path / "together")
+    alone = tuned(Recorded(crowded), work, cases, tmp_path / "alone")
+    winners = [decision.winner and decision.winner.program.index for decision in alone]
+    assert [d.winner and d.winner.program.index for d in together] == winners == [0] * 4
+    first, second = ({case for case, *_ in bench.asked} for bench in benches)
+    assert (first | second, first & second) == ({"0", "1", "2", "3"}, set())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_log_of_two_devices_goes_on_as_they_would_have(tmp_path: Path, count: int) -> None:
+    work, cases = make_work(tile=range(40)), [make_case(str(n)) for n in range(4)]
+    log, budget = tmp_path / "log", Budget(runs=200)
+    expected = tuned([Recorded(crowded), Recorded(crowded)], work, cases, log, budget)
+    lines = log.read_bytes().splitlines(keepends=True)
+    last = max(n for n, line in enumerate(lines) if b'"what": "case"' in line)
+    for end in range(last + 1, len(lines), 9):
+        log.write_bytes(b"".join(lines[:end]))
+        benches = [Recorded(crowded) for _ in range(count)]
+        assert tuned(benches, work, cases, log, budget) == expected
+        assert sum(len(bench.asked) for bench in benches) == len(lines) - end
+
+
+class Lost(Recorded):
+    """A device that is gone after its `lives` answers."""
+
+    def _live(self, *question: Any) -> None:
+        try:
+            super()._live(*question)
+        except Killed:
+            raise WorkerUnusableError("it is gone") from None
+
+
+def test_the_case_of_a_lost_device_goes_elsewhere(tmp_path: Path) -> None:
+    work, cases = make_work(tile=range(9)), [make_case(str(n)) for n in range(4)]
+    expected = tuned(Recorded(crowded), work, cases, tmp_path / "alone")
+    lost, other = Lost(crowded, lives=12), Recorded(crowded)
+    decisions = tuned([lost, other], work, cases, tmp_path / "log")
+    assert [d.winner for d in decisions] == [d.winner for d in expected]
+    assert not {*lost.asked} & {*other.asked}, "nothing is measured twice"
+    with pytest.raises(WorkerUnusableError, match="it is gone"):
+        tuned([Lost(crowded, lives=3), Lost(crowded, lives=9)], work, cases, tmp_path / "none")
+
+
 def test_a_program_that_is_new_is_all_that_is_measured(log: Path) -> None:
     seconds = lambda p: 1e-3 * (1 + p.schedule["tile"])  # noqa: E731
     tuned(Recorded(seconds), make_work(tile=range(6)), [make_case()], log)
@@ -218,7 +283,7 @@ def looked(work: Any, seconds: Any, runs: int | None) -> dict[int, float | None]
         found[program.index] = seconds(program)
         return found[program.index]
 
-    search_programs(work, Quota(Budget(runs=runs), spent, 1), look, seed=1)
+    search_programs(work, Quota(Budget(runs=runs), spent), look, seed=1)
     return found
 
 

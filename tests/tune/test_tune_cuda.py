@@ -106,6 +106,17 @@ def test_the_fast_and_right_one_is_chosen(directory: Path, cache: str) -> None:
     assert (path / "dispatch" / "libfill.so").exists()
 
 
+def test_gpus_of_one_model_measure_together(directory: Path, monkeypatch) -> None:
+    monkeypatch.setenv("FAKE_GPU_COUNT", "3")
+    monkeypatch.setenv("FAKE_GPU_OTHER", "1")
+    environment = {**on_gpu(directory), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = run_python(
+        *(COMMAND, "tune", "fill", "--device", "all", "--fresh"), cwd=directory, env=environment
+    )
+    assert "left out: name Other GPU, not Fake GPU" in done.stderr
+    assert "2 sizes, 2 devices" in done.stderr
+
+
 def test_run_calls_one_on_the_device(directory: Path) -> None:
     slow = run(directory, "run", "fill/0")
     assert [call["seconds"] for call in slow[:2]] == pytest.approx([5e-6, 5e-6], rel=0.01)

@@ -150,6 +150,20 @@ def test_again_measures_nothing_and_fresh_everything(tune_project: New) -> None:
     assert measured(project.log) != answers
 
 
+def test_cores_share_the_sizes_and_write_one_log_and_table(tune_project: New) -> None:
+    project = tune_project("slow", "fast", "crash", sizes=(1000, 2000, 5000, 9000))
+    *tuned, summary = project.events("tune", "scale", "--cache", "warm", "--device", "all")
+    assert summary == {"event": "summary", "tuned": 4, "without": 0}
+    # Lines are in the order of the decisions; a size is decided again without a rejected program.
+    assert {line["sizes"]["n"]: line["schedule"]["mode"] for line in tuned} == dict.fromkeys(
+        (1000, 2000, 5000, 9000), "fast"
+    )
+    assert len(project.table["entries"]) == 4
+    answers = measured(project.log)
+    project.run("tune", "scale", "--cache", "warm", "--device", "0")
+    assert measured(project.log) == answers, "of one model: nothing is measured again"
+
+
 @pytest.mark.slow
 def test_killed_at_any_time_it_goes_on_from_the_last_sample(tune_project: New) -> None:
     project = tune_project("slow", "fast", "wrong", sizes=(1000, 100_000, 3_000_000))
@@ -316,6 +330,14 @@ def test_a_target_that_cannot_run_here_is_the_user_s_mistake(tune_project: New) 
 
 def test_mistakes_exit_with_status_2(tune_project: New) -> None:
     project = tune_project("fast")
-    for words in ("scalee", "scale --budget soon", "scale --grid n=many", "scale --size k=3"):
+    for words in (
+        "scalee",
+        "scale --budget soon",
+        "scale --grid n=many",
+        "scale --size k=3",
+        "scale --device 0,x",
+        "scale --device 0,0",
+        "scale --device 4096",
+    ):
         project.run("tune", *words.split(), status=2)
     project.run("tune", "scale", "--import", "nothing.jsonl", status=2)

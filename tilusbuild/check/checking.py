@@ -18,7 +18,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import TextIO
 
@@ -311,9 +311,9 @@ class _ScriptCheck:
         with device_lock, closing(SampleLog(path)) as log:
             log.append_line(format_run_note(work, facts, len(self.cases)))
             decisions = decide_cases(
-                TuningSession(log, self.bench, self.request.budget),
+                TuningSession(log, [self.bench], self.request.budget),
                 work,
-                lambda numbers: (self.cases[number] for number in numbers),
+                lambda number: nullcontext(self.cases[number]),
                 [case.sizes for case in self.cases],
                 seed=0,
                 on_decision=lambda decision: None,

@@ -58,13 +58,18 @@ class CudaDriver:
         self.call_function("cuDriverGetVersion", ctypes.byref(version))
         return version.value
 
+    def count_devices(self) -> int:
+        """Return the number of GPUs. `cuInit` must have been called."""
+        count = ctypes.c_int()
+        self.call_function("cuDeviceGetCount", ctypes.byref(count))
+        return count.value
+
     def get_device(self, index: int) -> int:
         """Return the handle of a GPU by its number. `cuInit` must have been called. Raise
         `DriverError`."""
-        count, device = ctypes.c_int(), ctypes.c_int()
-        self.call_function("cuDeviceGetCount", ctypes.byref(count))
-        if not 0 <= index < count.value:
-            raise DriverError(f"there is no cuda:{index}: the driver knows {count.value} devices")
+        count, device = self.count_devices(), ctypes.c_int()
+        if not 0 <= index < count:
+            raise DriverError(f"there is no cuda:{index}: the driver knows {count} devices")
         self.call_function("cuDeviceGet", ctypes.byref(device), index)
         return device.value
 

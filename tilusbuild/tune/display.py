@@ -36,13 +36,19 @@ class TuningReporter:
         self._printed_at = now()
         self._is_drawn = False
         self._cases = self._done_cases = self._runs = 0
+        self._devices = 1
         self._seconds = 0.0
         """What the cases that are done took, and the one in progress so far."""
 
-    def begin_tuning(self, label: str, device: str, programs: int, cases: int) -> None:
+    def begin_tuning(
+        self, label: str, device: str, programs: int, cases: int, devices: int = 1
+    ) -> None:
         """Count from the first case again, and print a line about the tuning."""
         self._cases, self._done_cases, self._runs, self._seconds = cases, 0, 0, 0.0
+        self._devices = devices
         counts = f"{format_count(programs, 'program')}, {format_count(cases, 'size')}"
+        if devices > 1:
+            counts += f", {devices} devices"
         self.print_line(f"{label} on {device}: {counts}")
 
     def report_waiting(self, device: str) -> None:
@@ -64,7 +70,7 @@ class TuningReporter:
         if self._done_cases and self._seconds:
             # The case in progress counts as half done.
             done = self._done_cases + 0.5
-            remaining = self._seconds / done * (self._cases - done)
+            remaining = self._seconds / done * (self._cases - done) / self._devices
             text += f", about {format_clock(max(0.0, remaining))} left"
         if self._live:
             self._out.write(f"{_ERASE}{text}")

@@ -24,15 +24,16 @@ from tilusbuild.plan.model import (
 )
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.runtime.choose import rank_code
-from tilusbuild.runtime.device import may_have_cuda
+from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.naming import NamePattern, format_names
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune import prepare
 from tilusbuild.tune.arguments import CallLine
-from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench, ask_gpu
+from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
 from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.session import list_integers
 from tilusbuild.tune.bench.work import Candidate, Case
+from tilusbuild.tune.benches import LocalBenches
 from tilusbuild.tune.input_rules import find_input_rules
 
 _SAMPLES = 15
@@ -42,13 +43,12 @@ def choose_target(
     project: Project,
     name: NamePattern,
     target: str | None,
-    index: int = 0,
+    find_gpu: Callable[[], Device | None],
     *,
     cpu_first: bool = False,
 ) -> Target:
-    """Return the target to measure: the named one, else the best for GPU `index`, else the
-    cpu's; with `cpu_first` the cpu's before a GPU's. Raises `InputError` when this machine can
-    run none."""
+    """Return the target to measure: the named one, else the best for the GPU, else the cpu's;
+    with `cpu_first` the cpu's before a GPU's. Raises `InputError` when none can run."""
     # Called for its errors alone: an unknown script, or a library, which has no call.
     find_called_script(project.manifest, name)
     selection = PlanSelection((name,), (target,) if target else ())
@@ -56,9 +56,7 @@ def choose_target(
     cpu_targets = [target for target in targets if target.kind == "cpu"]
     # A GPU is asked only if its answer can matter: that takes a process and a driver start.
     is_cpu_enough = cpu_targets and (cpu_first or len(targets) == 1)
-    gpu = None
-    if not is_cpu_enough and may_have_cuda():
-        gpu = ask_gpu(project.runner, index)
+    gpu = None if is_cpu_enough else find_gpu()
     ranked_targets = []
     if gpu is not None:
         for candidate in targets:
@@ -86,7 +84,8 @@ def choose_program(
     else the best for this GPU. Raises `InputError`."""
     target = name.target or target
     name = separate_schedule(project.manifest, name)
-    target = choose_target(project, name, target, cpu_first=True).name
+    find_gpu = LocalBenches(project.runner, ()).find_gpu
+    target = choose_target(project, name, target, find_gpu, cpu_first=True).name
     # Level 0, whatever the project's is: one program is run.
     selection = PlanSelection((name,), (target,), 0)
     plan = project.make_plan(selection)

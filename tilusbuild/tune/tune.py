@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -48,7 +48,7 @@ from tilusbuild.runtime.naming import NamePattern
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal, explain_refusals
 from tilusbuild.tune import prepare
-from tilusbuild.tune.bench.bench import WARMUP, DeviceBench, lock_device, to_device
+from tilusbuild.tune.bench.bench import WARMUP, lock_device, to_device
 from tilusbuild.tune.bench.race import (
     Decision,
     decide_cases,
@@ -62,6 +62,7 @@ from tilusbuild.tune.bench.session import (
     list_integers,
 )
 from tilusbuild.tune.bench.work import CallScalar, Case, Work, make_work
+from tilusbuild.tune.benches import BenchSource, select_one_model
 from tilusbuild.tune.display import TuningReporter
 from tilusbuild.tune.input_rules import find_input_rules
 
@@ -188,7 +189,6 @@ class TuneRequest(Struct, frozen=True):
     limit: float = 30.0
     """Seconds for one check or sample."""
     seed: int = 0
-    device: int = 0
     unchecked: bool = False
     fresh: bool = False
     """Whether to discard the log of earlier measurements."""
@@ -274,12 +274,13 @@ def tune_instance(
     project: Project,
     request: TuneRequest,
     built: BuiltInstance,
+    source: BenchSource,
     display: TuningReporter,
     on_decision: Callable[[Work, Decision], None],
 ) -> TunedInstance:
     """Measure one instance and write its tables; call `on_decision` with each decision.
 
-    Raises `InputError`, `CacheError`, `WorkerUnusableError` when the device cannot be used, and
+    Raises `InputError`, `CacheError`, `WorkerUnusableError` when no device can be used, and
     `CancelledError`.
     """
     sizes = find_request_sizes(project, request, built.instance)
@@ -288,32 +289,24 @@ def tune_instance(
     script, work = built.script, replace(built.work, judge=check.judge)
     directories: dict[str, str] = {}
     warmup, repeat = project.settings.bench_warmup.value, project.settings.bench_repeat.value
-    bench = DeviceBench(
-        project.runner,
-        script.kind,
-        request.device,
-        directories,
-        limit=request.limit,
-        warmup=WARMUP if warmup is None else warmup,
-    )
 
     # The two functions are called below, where `private` and `publisher` have their values.
-    def prepare_cases(numbers: Sequence[int]) -> Iterator[Case]:
-        """Yield each case. Its files exist until the next one is asked for."""
-        for number in numbers:
-            directory = os.path.join(private.path, str(number))
-            case = prepare.prepare_case(
-                directory,
-                built.instance.spec.signature,
-                sizes[number],
-                check,
-                rules,
-                seed=request.seed,
-                cold=request.cold,
-            )
-            directories[case.digest] = directory
-            yield case
-            shutil.rmtree(directory)
+    @contextmanager
+    def open_case(number: int) -> Iterator[Case]:
+        """Yield a case, whose files exist in the block."""
+        directory = os.path.join(private.path, str(number))
+        case = prepare.prepare_case(
+            directory,
+            built.instance.spec.signature,
+            sizes[number],
+            check,
+            rules,
+            seed=request.seed,
+            cold=request.cold,
+        )
+        directories[case.digest] = directory
+        yield case
+        shutil.rmtree(directory)
 
     def publish_decision(decision: Decision) -> None:
         """Write a decision to the tables, and pass it on."""
@@ -321,14 +314,24 @@ def tune_instance(
         on_decision(work, decision)
 
     with ExitStack() as stack:
-        stack.enter_context(closing(bench))
-        facts = bench.describe_device()
+        opened = source.open_benches(
+            script.kind,
+            directories,
+            limit=request.limit,
+            warmup=WARMUP if warmup is None else warmup,
+        )
+        for bench in opened:
+            stack.enter_context(closing(bench))
+        benches, devices = select_one_model(opened, display.print_line)
+        facts = devices[0]
         stack.enter_context(wrap_oserror(project.cache.root))
         # The garbage collection of another process waits: it would remove what is measured.
         stack.enter_context(project.cache.hold_use())
         report_waiting = partial(display.report_waiting, str(facts["name"]))
-        stack.enter_context(lock_device(str(facts["id"]), report_waiting))
-        device = to_device(facts, request.device)
+        # Sorted, so that two tunings do not each wait for a device of the other's.
+        for name in sorted({str(each["id"]) for each in devices}):
+            stack.enter_context(lock_device(name, report_waiting))
+        device = to_device(facts, 0)
         committed = find_committed_rows(project.manifest, request.script)
         publisher = TuningPublisher(project.cache, script, device, check.judge, committed)
         path = find_log_path(project, script, facts)
@@ -339,13 +342,20 @@ def tune_instance(
         private = project.cache.make_private(is_waited_for=False)
         stack.callback(private.discard)
         session = TuningSession(
-            log, bench, request.budget, display.report_run, rounds=repeat or ROUNDS
+            log,
+            benches,
+            request.budget,
+            display.report_run,
+            lambda why: display.print_line(f"a device is left out: {why}"),
+            rounds=repeat or ROUNDS,
         )
         # Each tuning writes one. `--import` reads the number of sizes from the last one.
         log.append_line(format_run_note(work, facts, len(sizes)))
         caches = "cold caches" if request.cold else "warm caches"
-        display.begin_tuning(work.label, f"{device}, {caches}", len(work.programs), len(sizes))
+        display.begin_tuning(
+            work.label, f"{device}, {caches}", len(work.programs), len(sizes), len(benches)
+        )
         decisions = decide_cases(
-            session, work, prepare_cases, sizes, request.seed, publish_decision, publisher.refusals
+            session, work, open_case, sizes, request.seed, publish_decision, publisher.refusals
         )
         return publisher.finish_tuning(project, decisions)

@@ -81,12 +81,11 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         help="give up a check or a sample after S seconds (default: 30)",
     )
     seed: int = SEED
-    device: int = option(
+    device: str | None = option(
         "--device",
-        type=int,
-        default=0,
-        metavar="N",
-        help="the number of the GPU to measure on (default: 0)",
+        metavar="N,N…|all",
+        help="the GPUs to measure on, or the cores for a cpu target, by their numbers (default:"
+        " GPU 0, or the processor without pinning)",
     )
     unchecked: bool = flag(
         "--unchecked",
@@ -162,7 +161,6 @@ def _make_request(arguments: TuneArgs, project: Project, name: NamePattern) -> T
         cold=arguments.cache == "cold",
         limit=arguments.time_limit,
         seed=check_seed(arguments.seed),
-        device=arguments.device,
         unchecked=arguments.unchecked,
         fresh=arguments.fresh,
     )
@@ -189,11 +187,13 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
     """Build and tune the instances of a script, and print the choices. Return the exit status."""
     from tilusbuild.report.terminal import can_redraw
     from tilusbuild.table import format_times
+    from tilusbuild.tune.benches import LocalBenches, parse_devices
     from tilusbuild.tune.display import TuningReporter
     from tilusbuild.tune.run import choose_target
     from tilusbuild.tune.tune import build_instances, tune_instance
 
-    target = choose_target(project, request.to_name(None), request.target, request.device)
+    source = LocalBenches(project.runner, parse_devices(arguments.device))
+    target = choose_target(project, request.to_name(None), request.target, source.find_gpu)
     level, jobs = project.settings.level.value, project.settings.jobs.value
     # Without --json: stdout has the lines of `tune`, not those of its build.
     progress = options.choose_reporter(replace(arguments, json=False))
@@ -214,7 +214,7 @@ def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) ->
 
     try:
         tuned = [
-            tune_instance(project, request, built, display, report_decision)
+            tune_instance(project, request, built, source, display, report_decision)
             for built in built_instances
         ]
         return _show_results(arguments, project, tuned, replayed=False)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import tilusbuild
 from tilusbuild.errors import TilusbuildError
@@ -75,9 +75,33 @@ class Answer:
         return self.status in (INCORRECT, CRASH) or self.faulted
 
 
+class Bench(Protocol):
+    """Calls programs on one device. One thread at a time uses it, but for `close`. Methods raise
+    `CancelledError` when it is closed meanwhile, and `WorkerUnusableError`."""
+
+    def describe_device(self) -> dict[str, Any]:
+        """Return the facts of the device."""
+        ...
+
+    def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
+        """Call a program and compare its outputs; return the answer. `number` counts the checks of
+        this program in this case: number 0 calls it once, later ones many times."""
+        ...
+
+    def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
+        """Return the answer with one sample. `expected` is the seconds of the longest sample so
+        far, from which the time limit follows; 0 without one."""
+        ...
+
+    def close(self) -> None:
+        """End what runs on the device."""
+        ...
+
+
 class DeviceBench:
     """Calls programs on a device of this machine, in a worker process. `directories` are those
-    of the cases, by digest; `warmup` is the number of calls before each sample."""
+    of the cases, by digest; `warmup` is the number of calls before each sample. The processor's
+    worker runs on `core` only, unless that is None."""
 
     def __init__(
         self,
@@ -89,6 +113,7 @@ class DeviceBench:
         limit: float,
         warmup: int = WARMUP,
         grace: float = _GRACE_SECONDS,
+        core: int | None = None,
     ) -> None:
         self._runner = runner
         self._directories = directories
@@ -97,14 +122,14 @@ class DeviceBench:
         self._grace = grace
         # `-I` ignores PYTHONPATH, so the worker gets the path of this package by name.
         root = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
-        worker_code = _WORKER_CODE.format(root=root, kind=kind, index=index)
+        worker_code = _WORKER_CODE.format(root=root, kind=kind, index=index, core=core)
         self._command = Command((sys.executable, "-I", "-c", worker_code), "/", dict(os.environ))
         self._worker: Resident | None = None
         self._case_digest: str | None = None
         self._has_run_programs = False
 
     def describe_device(self) -> dict[str, Any]:
-        """Return the facts of the device. Raises `WorkerUnusableError`."""
+        """Return the facts of the device."""
         return self._prepare_worker(self._start_worker(), {"do": "describe"})
 
     def close(self) -> None:
@@ -115,8 +140,7 @@ class DeviceBench:
             worker.ended.wait()
 
     def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
-        """Call a program and compare its outputs; return the answer. `number` counts the checks of
-        this program in this case: number 0 calls it once, later ones many times."""
+        """Call a program, and compare its outputs."""
         seconds = min(_SOAK_SECONDS, self._limit / 4) if number else 0.0
         request = {"do": "check", "library": program.library, "soak": seconds}
         if case.find_mismatch is not None:
@@ -124,8 +148,7 @@ class DeviceBench:
         return self._ask_and_confirm(case, request, self._limit)
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
-        """Return the answer with one sample. `expected` is the seconds of the longest sample so
-        far, from which the time limit follows; 0 without one."""
+        """Take one sample of a program."""
         # With the time of an earlier sample the limit is shorter, so that a hang ends sooner.
         limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
         request = {"do": "time", "library": program.library, "warmup": self._warmup}
@@ -293,7 +316,7 @@ _WORKER_CODE = """\
 import sys
 sys.path.insert(0, {root!r})
 from tilusbuild.tune.bench.worker import main
-main({kind!r}, {index}, sys.argv[-1])
+main({kind!r}, {index}, {core}, sys.argv[-1])
 """
 
 

@@ -286,6 +286,7 @@ class CudaDevice:
             "arch": self._driver.get_arch(self._device),
             "id": self._uuid,
             "driver": self._driver.get_version(),
+            "count": self._driver.count_devices(),
         }
 
     def time_call(

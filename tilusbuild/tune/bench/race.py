@@ -1,5 +1,5 @@
-"""A whole tuning of one instance: its cases in turn, and the choice for each. Every program is
-examined once, and the fast ones run on against each other.
+"""A whole tuning of one instance: its cases, each on the first device that is idle, and the choice
+for each. Every program is examined once, and the fast ones run on against each other.
 
     look        correctness, then one sample
     2 rounds    a second sample of each, so that no single one ejects a program
@@ -29,16 +29,21 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from tilusbuild.runtime.table_file import Refusal, find_fastest, is_overruled
-from tilusbuild.tune.bench.bench import OK
+from tilusbuild.tune.bench.bench import OK, Bench
+from tilusbuild.tune.bench.pool import BenchPool, OpenCase
 from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.session import (
     CASE,
     RUN,
+    Budget,
+    BudgetSpent,
+    CaseSession,
     ProgramRecord,
     Quota,
     TuningSession,
@@ -93,10 +98,10 @@ class Race:
 
     def __init__(
         self,
-        session: TuningSession,
+        session: CaseSession,
         work: Work,
         case: Case,
-        quota: Quota,
+        share: Budget,
         refused: Mapping[str, Refusal],
     ) -> None:
         self._session = session
@@ -111,15 +116,13 @@ class Race:
         distinct = tuple(p for p in programs if p.index in self._twins)
         self._work = replace(work, programs=distinct)
         self._case = case
-        self._quota = quota
+        self._quota = Quota(share, session.spent)
         self._records: dict[int, ProgramRecord] = {}
         self._is_cut = False
 
     def run_race(self, seed: int) -> Decision:
         """Search the programs, sample the fast ones, check the winner again. Return the choice. A
         winner that fails this check is out, and the next best is checked."""
-        # A case that is decided again gets the logged answers, from the first on.
-        self._session.restart_questions()
         search_programs(self._work, self._quota, self._look_at, seed)
         max_rounds = self._session.rounds
         # Rounds count from the first look: a stage of fewer than a program has adds none.
@@ -238,14 +241,10 @@ def _alternate_order(indices: Sequence[int], turn: int) -> Iterable[int]:
     return indices if turn % 2 == 0 else reversed(indices)
 
 
-Cases = Callable[[Sequence[int]], Iterable[Case]]
-"""Cases by their numbers, each there for as long as it is measured."""
-
-
 def decide_cases(
     session: TuningSession,
     work: Work,
-    cases: Cases,
+    open_case: OpenCase,
     sizes: Sequence[Mapping[str, Any]],
     seed: int,
     on_decision: Callable[[Decision], None],
@@ -253,39 +252,106 @@ def decide_cases(
 ) -> list[Decision]:
     """Decide every case; `sizes` has the sizes of each. Call `on_decision` with each decision.
 
-    A program that is refused at one case takes no part in later cases. Earlier cases that timed
-    the program are decided again without it, and `on_decision` is called again for them. A program
-    in `known_refusals` takes no part from the start.
+    A program that is refused at one case takes no part in cases that begin later. Other cases that
+    timed the program are decided again without it, and `on_decision` is called again for them. A
+    program in `known_refusals` takes no part from the start.
+
+    Raises `WorkerUnusableError` when no device can be used, and `CancelledError`.
     """
-    # A program that was refused at one of these sizes takes part up to that case: a tuning that is
-    # resumed asks the same questions as the one that was interrupted.
-    refusals = {
-        digest: refusal
-        for digest, refusal in known_refusals.items()
-        if not any(map(refusal.is_at, sizes))
-    }
-    decisions: dict[int, Decision] = {}
-    quotas: dict[int, Quota] = {}
+    cases = _TunedCases(session, work, sizes, seed, known_refusals)
     waiting: Sequence[int] = range(len(sizes))
-    while waiting:
-        # `zip` asks its first iterator once more at the end: `cases` then cleans up its last case.
-        for case, number in zip(cases(waiting), waiting, strict=True):
-            if number in quotas:
-                quotas[number].restart_share()
-            else:
-                quotas[number] = Quota(session.budget, session.spent, len(sizes) - number)
-                # Written once for each case: it says the sizes of the answers that follow.
-                session.log.append_line(format_case_note(case))
-            race = Race(session, work, case, quotas[number], refusals)
-            decisions[number] = decision = race.run_race(seed)
-            refusals |= _refusals_at_case(decision, known_refusals, work.judge)
-            on_decision(decision)
-        # Cases that timed a program which is refused now are decided again: its time may have kept
-        # others out of the last rounds.
-        waiting = [
-            number for number, decision in decisions.items() if _uses_refused(decision, refusals)
-        ]
-    return [decisions[number] for number in sorted(decisions)]
+    pool: BenchPool[Decision] = BenchPool(session.benches, session.on_lost)
+    with closing(pool):
+        while waiting:
+            for number, decision in pool.run_cases(waiting, open_case, cases.begin_case):
+                cases.add_decision(number, decision)
+                on_decision(decision)
+            waiting = cases.list_undone()
+    return [cases.decisions[number] for number in sorted(cases.decisions)]
+
+
+class _TunedCases:
+    """The cases of a tuning by their numbers: what each begins with, and its decision."""
+
+    def __init__(
+        self,
+        session: TuningSession,
+        work: Work,
+        sizes: Sequence[Mapping[str, Any]],
+        seed: int,
+        known_refusals: Mapping[str, Refusal],
+    ) -> None:
+        self.decisions: dict[int, Decision] = {}
+        self._session = session
+        self._work = work
+        self._count = len(sizes)
+        self._seed = seed
+        self._known_refusals = known_refusals
+        # A program that was refused at one of these sizes takes part up to that case: a tuning
+        # that is resumed asks the same questions as the one that was interrupted.
+        self._first_refusals = {
+            digest: refusal
+            for digest, refusal in known_refusals.items()
+            if not any(map(refusal.is_at, sizes))
+        }
+        self._refusals: dict[int, dict[str, Refusal]] = {}
+        """Those that each decided case adds."""
+        self._digests: dict[int, str] = {}
+        self._earlier: dict[int, Sequence[int]] = {}
+        """The cases whose decisions each case begins with."""
+        self._shares: dict[int, Budget] = {}
+        self._spent: dict[int, BudgetSpent] = {}
+
+    def begin_case(
+        self, number: int, case: Case, running: Sequence[Case]
+    ) -> Callable[[Bench], Decision] | None:
+        """Return the function that decides a case on a bench; None while a case that was decided
+        before it in the log is still running. The first call logs a note of the case."""
+        log, budget = self._session.log, self._session.budget
+        if number not in self._earlier:
+            beside = log.beside.get(case.digest, [other.digest for other in running])
+            # Written once for each case: it says the sizes of the answers that follow.
+            log.append_line(format_case_note(case, beside))
+            self._digests[number] = case.digest
+            self._earlier[number] = [n for n in range(number) if self._digests[n] not in beside]
+        earlier = self._earlier[number]
+        if not {*earlier} <= self.decisions.keys():
+            return None
+        if number not in self._shares:
+            spent = [self._spent[n] for n in earlier]
+            self._shares[number] = budget.divide_rest(
+                spent, self._count - len(earlier), len(self._session.benches)
+            )
+        refusals = dict(self._first_refusals)
+        for n in earlier:
+            refusals |= self._refusals[n]
+
+        def decide_case(bench: Bench) -> Decision:
+            session = CaseSession(self._session, bench)
+            race = Race(session, self._work, case, self._shares[number], refusals)
+            decision = race.run_race(self._seed)
+            self._spent[number] = session.spent
+            return decision
+
+        return decide_case
+
+    def add_decision(self, number: int, decision: Decision) -> None:
+        """Add the decision for a case, in place of an earlier one."""
+        self.decisions[number] = decision
+        # Those of an earlier decision hold on: the programs were not called this time.
+        self._refusals.setdefault(number, {}).update(
+            _refusals_at_case(decision, self._known_refusals, self._work.judge)
+        )
+
+    def list_undone(self) -> list[int]:
+        """Return the cases that timed a program which is refused now: its time may have kept others
+        out of the last rounds. Each begins again with all decisions, and its share."""
+        refused = {**self._first_refusals}
+        for number in sorted(self._refusals):
+            refused |= self._refusals[number]
+        undone = [n for n, decision in self.decisions.items() if _uses_refused(decision, refused)]
+        self._earlier |= dict.fromkeys(undone, range(self._count))
+        return sorted(undone)
 
 
 def _refusals_at_case(

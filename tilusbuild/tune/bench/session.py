@@ -1,9 +1,10 @@
-"""Answers, from the log as far as it goes and then from the bench, under a budget.
+"""Answers, from the log as far as it goes and then from a bench, under a budget.
 
-What a tuning does next follows from the answers that it has got, and from nothing else: neither
-from the clock, nor from whether an answer was measured or read. So a tuning that was interrupted
-and goes on asks the same questions in the same order, and ends where an uninterrupted one would.
-The budget, too, counts what the log says an answer cost.
+The questions of a case follow from its answers and from the cases that were decided before it, and
+from nothing else: neither from the clock, nor from whether an answer was measured or read. The note
+of a case in the log says which cases were under way on other devices. So a tuning that was
+interrupted and goes on asks the same questions of each case, and ends where an uninterrupted one
+would. The budget, too, counts what the log says an answer cost.
 
 The log has one JSON object a line, appended as it is measured. A line is an answer, known by its
 case, its program, what was asked and the how-many-eth time:
@@ -20,9 +21,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tilusbuild.errors import input_error
@@ -35,7 +37,7 @@ from tilusbuild.tune.bench.bench import (
     OK,
     TIMEOUT,
     Answer,
-    DeviceBench,
+    Bench,
 )
 from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
 
@@ -45,7 +47,7 @@ class Budget:
     """A limit on time or on runs (checks and samples) of a tuning; None is without limit."""
 
     seconds: float | None = None
-    runs: int | None = None
+    runs: float | None = None
 
     @classmethod
     def parse_budget(cls, text: str) -> Budget:
@@ -58,47 +60,45 @@ class Budget:
             right = "write 90s, 5m, 1h30m, or a number of runs"
             raise input_error(f'--budget "{text}" is not a budget: {right}') from None
 
+    def divide_rest(self, spent: Sequence[BudgetSpent], cases: int, devices: int) -> Budget:
+        """Return the share of one of the cases that are not decided, of which there are `cases`.
+        `spent` is that of the decided ones; `devices` measure at the same time."""
+        # A share is of the budget that remains: what an easy case leaves goes to the later ones.
+        seconds, runs = self.seconds, self.runs
+        if seconds is not None:
+            seconds = max(0.0, devices * seconds - sum(each.seconds for each in spent)) / cases
+        if runs is not None:
+            runs = max(0.0, runs - sum(each.runs for each in spent)) / cases
+        return Budget(seconds, runs)
+
 
 @dataclass(slots=True)
 class BudgetSpent:
-    """The seconds and runs that a tuning has used."""
+    """The seconds and runs that a case has used."""
 
     seconds: float = 0.0
     runs: int = 0
 
 
+@dataclass(frozen=True, slots=True)
 class Quota:
-    """The share of a budget that one case may use: an equal part of the rest."""
+    """The share of a budget that one case may use, and what it has used."""
 
-    def __init__(self, budget: Budget, spent: BudgetSpent, remaining_cases: int) -> None:
-        self._spent = spent
-        # A share is of the budget that remains: what an easy case leaves goes to the later ones.
-        self._shares = {
-            name: max(0.0, limit - getattr(spent, name)) / remaining_cases
-            for name, limit in asdict(budget).items()
-            if limit is not None
-        }
-        self.restart_share()
-
-    def restart_share(self) -> None:
-        """Begin the share again, for a case that is decided again."""
-        # Nearly all answers of such a case are in the log, and their cost counts a second time.
-        self._spent_at_start = replace(self._spent)
+    share: Budget
+    spent: BudgetSpent
 
     @property
     def is_limited(self) -> bool:
         """Return whether there is a limit at all."""
-        return bool(self._shares)
+        return self.share != Budget()
 
     @property
     def used_share(self) -> float:
         """Return the used part of the share: 0 at first, 1 or more when it is used up."""
-        used_shares = [0.0]
-        for name, share in self._shares.items():
-            used = getattr(self._spent, name) - getattr(self._spent_at_start, name)
-            # The share is 0 if earlier cases overran the budget: then it is used up.
-            used_shares.append(used / share if share > 0 else 1.0)
-        return max(used_shares)
+        pairs = ((self.spent.seconds, self.share.seconds), (self.spent.runs, self.share.runs))
+        # The share is 0 if earlier cases overran the budget: then it is used up.
+        used_shares = (used / share if share else 1.0 for used, share in pairs if share is not None)
+        return max(used_shares, default=0.0)
 
 
 @dataclass(slots=True)
@@ -117,33 +117,31 @@ ROUNDS = 32
 """Samples of each program that is nearly the best, unless a setting says another number."""
 
 
+@dataclass(frozen=True, slots=True)
 class TuningSession:
-    """Answers the questions of a race from the log, or else from the bench.
+    """The benches of a tuning, one for each device, with one log and one budget."""
 
-    `on_answer` is called with each answer, and whether the log had it. `rounds` is the number of
-    samples of programs that are nearly the best.
-    """
+    log: SampleLog
+    benches: Sequence[Bench]
+    budget: Budget
+    on_answer: Callable[[Answer, bool], None] = lambda *_: None
+    """Called with each answer, and whether the log had it; by one thread at a time."""
+    on_lost: Callable[[str], None] = lambda _: None
+    """Called with the reason when a device can no longer be used, and others go on."""
+    rounds: int = ROUNDS
+    """Samples of the programs that are nearly the best."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __init__(
-        self,
-        log: SampleLog,
-        bench: DeviceBench,
-        budget: Budget,
-        on_answer: Callable[[Answer, bool], None] = lambda *_: None,
-        *,
-        rounds: int = ROUNDS,
-    ) -> None:
-        self.log = log
-        self.budget = budget
-        self.rounds = rounds
+
+class CaseSession:
+    """Answers the questions of a race from the log, or else from a bench."""
+
+    def __init__(self, tuning: TuningSession, bench: Bench) -> None:
+        self.rounds = tuning.rounds
         self.spent = BudgetSpent()
+        self._tuning = tuning
         self._bench = bench
-        self._on_answer = on_answer
         self._question_counts: dict[tuple[str, str, str], int] = {}
-
-    def restart_questions(self) -> None:
-        """Count the questions of a case from the first again."""
-        self._question_counts.clear()
 
     def check_program(self, case: Case, record: ProgramRecord) -> bool:
         """Check a program, and return whether it is right. Set the error, and the failure of a
@@ -178,16 +176,17 @@ class TuningSession:
         self._question_counts[question] = number + 1
         # The third sample of a program is the third in the log, whenever it was taken.
         key: QuestionKey = (*question, number)
-        answer = self.log.answers.get(key)
-        replayed = answer is not None
-        if answer is None:
-            answer = measure(number)
-            self.log.append_answer(key, answer)
+        tuning = self._tuning
+        logged = tuning.log.answers.get(key)
+        answer = measure(number) if logged is None else logged
         # The cost of a logged answer counts, too: a resumed tuning ends where an uninterrupted one
         # would.
         self.spent.seconds += answer.cost
         self.spent.runs += 1
-        self._on_answer(answer, replayed)
+        with tuning.lock:
+            if logged is None:
+                tuning.log.append_answer(key, answer)
+            tuning.on_answer(answer, logged is not None)
         return answer
 
 
@@ -261,7 +260,14 @@ class SampleLog:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.answers = collect_answers(read_lines(path))
+        rows = list(read_lines(path))
+        self.answers = collect_answers(rows)
+        self.beside = {
+            str(row.get("case")): list(map(str, beside))
+            for row in rows
+            if row.get("what") == CASE and isinstance(beside := row.get("beside", []), list)
+        }
+        """By the digest of a case: those that were under way on other devices when it began."""
         self._handle = -1
 
     def append_answer(self, key: QuestionKey, answer: Answer) -> None:
@@ -311,6 +317,9 @@ def list_integers(case: Case) -> dict[str, CallScalar]:
     }
 
 
-def format_case_note(case: Case) -> dict[str, Any]:
-    """Return the line that begins a case."""
-    return {"what": CASE, "case": case.digest, "sizes": case.sizes, "integers": list_integers(case)}
+def format_case_note(case: Case, beside: Sequence[str]) -> dict[str, Any]:
+    """Return the line that begins a case. `beside` has the digests of the cases that are under way
+    on other devices."""
+    integers = list_integers(case)
+    note = {"what": CASE, "case": case.digest, "sizes": case.sizes, "integers": integers}
+    return {**note, "beside": list(beside)} if beside else note

@@ -143,12 +143,14 @@ class Worker:
         return {"status": "ok", "seconds": seconds, "note": note}
 
 
-def main(kind: str, index: int, address: str) -> None:
-    """Be the worker for a device."""
+def main(kind: str, index: int, core: int | None, address: str) -> None:
+    """Be the worker for a device; on one core of the processor unless `core` is None."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # programs crash here by the dozen
     try:
+        if core is not None:
+            os.sched_setaffinity(0, {core})
         worker = Worker(HostDevice() if kind == "cpu" else CudaDevice(index))
-    except DriverError as error:
+    except (DriverError, OSError) as error:
         # Answered rather than raised: the one who asks would take an exit for a crash.
         broken = {"status": "broken", "why": str(error)}
         serve_requests(address, lambda _: broken)
