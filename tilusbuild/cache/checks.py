@@ -225,7 +225,8 @@ def _check_directories(
     options_txt: str,
     manifests: Mapping[str, bytes] | None,
 ) -> Iterator[Problem]:
-    """Yield the problems of the include directories that compile.sh names."""
+    """Yield the problems of the include directories that compile.sh names: the headers' directory,
+    and the launcher's if the pipeline has one. `manifests` has their lists of files by digest."""
     named_digests = set(layout.find_header_digests(_get_bytes(files, layout.COMPILE_SH) or b""))
     # The program's hash covers program.txt, and not compile.sh, which must agree with it.
     header_digest, _ = list_header_digests(program_txt)
@@ -233,27 +234,29 @@ def _check_directories(
         yield Problem(layout.COMPILE_SH, "does not name exactly the include directories beside it")
     if header_digest is not None and header_digest not in named_digests:
         yield Problem(layout.COMPILE_SH, f"does not name {layout.INCLUDE}/{header_digest}")
-    launcher_digests = sorted(named_digests - {header_digest})
-    # A pipeline with a launcher has one directory for it, and no other.
-    max_launchers = 1 if pipeline.launcher.is_there else 0
-    if len(launcher_digests) > max_launchers:
-        surplus_directory = f"{layout.INCLUDE}/{launcher_digests[-1]}"
+    other_digests = sorted(named_digests - {header_digest})
+    if len(other_digests) > (1 if pipeline.launcher.is_there else 0):
+        surplus_directory = f"{layout.INCLUDE}/{other_digests[-1]}"
         yield Problem(surplus_directory, "is not a directory that it can have")
-        return
-    if manifests is None:
-        return
-    launcher_sha256 = parse_section(options_txt, "generated").get(LAUNCHER)
-    # Only launchers' directories: program.txt has the digest of the headers' directory, which
-    # covers all files in that one.
-    for digest in launcher_digests:
-        members = parse_manifest(manifests.get(digest, b""))
-        directory = f"{layout.INCLUDE}/{digest}"
-        for name in sorted(members.keys() - _LAUNCHER_FILES):
-            yield Problem(f"{directory}/{name}", "is not a file that a launcher has")
-        # "": a missing launcher is not the one of texts that name none.
-        if members.get(LAUNCHER, "") != launcher_sha256:
-            message = f"is not the one that {layout.OPTIONS_TXT} names"
-            yield Problem(f"{directory}/{LAUNCHER}", message)
+    elif other_digests and manifests is not None:
+        # The headers' directory needs no such check: its digest is in program.txt, and covers all
+        # files in it.
+        (digest,) = other_digests
+        launcher_sha256 = parse_section(options_txt, "generated").get(LAUNCHER)
+        yield from _check_launcher_directory(digest, manifests.get(digest, b""), launcher_sha256)
+
+
+def _check_launcher_directory(
+    digest: str, manifest: bytes, launcher_sha256: str | None
+) -> Iterator[Problem]:
+    """Yield the files of a launcher's include directory that its texts do not determine."""
+    directory = f"{layout.INCLUDE}/{digest}"
+    members = parse_manifest(manifest)
+    for name in sorted(members.keys() - _LAUNCHER_FILES):
+        yield Problem(f"{directory}/{name}", "is not a file that a launcher has")
+    # "": a directory without a launcher must not pass where the texts name none.
+    if members.get(LAUNCHER, "") != launcher_sha256:
+        yield Problem(f"{directory}/{LAUNCHER}", f"is not the one that {layout.OPTIONS_TXT} names")
 
 
 def check_directory(digest: str, members: Mapping[str, Content]) -> list[Problem]:

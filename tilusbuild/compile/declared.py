@@ -90,7 +90,7 @@ class DeclarationCheck(NamedTuple):
 def write_declaration_check(recipe: Recipe) -> DeclarationCheck | None:
     """Return the unit that checks the recipe's function. Return None if the host compiler cannot
     read the source and the parameters are not of C's own types."""
-    parameter_list = _find_c_declaration(recipe)
+    parameter_list = _format_c_parameters(recipe)
     if parameter_list is None and recipe.pipeline.launcher.cuda:
         return None
     if parameter_list is None:
@@ -161,8 +161,9 @@ def find_declaration_problem(recipe: Recipe, log: str) -> str | None:
     )
 
 
-def _find_c_declaration(recipe: Recipe) -> str | None:
-    """Return the function's parameters as C++ has them, if all are of C's own types; else None."""
+def _format_c_parameters(recipe: Recipe) -> str | None:
+    """Return the function's parameter list in C++, such as "float *, int". Return None if a type is
+    not one of C's own, or the source declares the function with several lists or none."""
     parameter_lists = {
         tuple(_spell_parameter(parameter) for parameter in function.parameters)
         for function in _find_functions(recipe)

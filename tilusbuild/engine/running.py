@@ -302,11 +302,11 @@ class RunningTickets:
                 compiler.cancel_job(ticket.attempted)
 
     def should_retry(self, ticket: Ticket, compiled: Compiled) -> bool:
-        """Return whether a compile is retried. Call this once for each: crashes are counted.
+        """Return whether to compile the ticket's program again, and count its crash if it crashed.
 
-        A compile is retried once. It is retried if it was killed, or if it crashed or wrote
-        nothing from a cause that a retry may not meet again. After `_MAX_RETRIES` crashes of a
-        build no crash is retried.
+        A program is retried at most once: after its compiler was killed, or after it crashed or
+        wrote nothing, unless the cause is one of `_PERMANENT_CAUSES`. A build retries at most
+        `_MAX_RETRIES` crashes.
         """
         if ticket.accident is not None:
             return False

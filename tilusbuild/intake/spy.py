@@ -76,7 +76,7 @@ def _record_command(argv: list[str], cwd: str) -> bool:
         is_query = any(_QUERY_OPTION.fullmatch(word) for word in arguments)
         names_output = not {"-c", "-dc", "-o"}.isdisjoint(arguments)
         makes_file = not is_query and names_output and COMPILER.fullmatch(tool) is not None
-    if not makes_file or _compiles_temporary_only(arguments, cwd):
+    if not makes_file or _is_compiler_trial(arguments, cwd):
         return False
     _write_record({"directory": cwd, "arguments": argv})
     return True
@@ -87,9 +87,9 @@ def get_tool_name(word: str) -> str:
     return word if "=" in word else os.path.basename(word)
 
 
-def _compiles_temporary_only(argv: list[str], cwd: str) -> bool:
-    """Return whether a command only tries the compiler: it has sources, and all are temporary files
-    outside of the project."""
+def _is_compiler_trial(argv: list[str], cwd: str) -> bool:
+    """Return whether all sources of a command are temporary files outside of the project, as when a
+    script tries a compiler's options. A command without sources is no trial."""
     sources = [os.path.realpath(os.path.join(cwd, w)) for w in argv if _SOURCE_NAME.fullmatch(w)]
     # The project itself may be in a temporary directory, into which pip has unpacked it.
     return bool(sources) and all(

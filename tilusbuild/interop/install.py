@@ -28,10 +28,10 @@ from tilusbuild.state.temporary import TemporaryDirectory
 def install_foreign_cache(
     reader: Reader, listing: FileList, destination: str, limits: Limits
 ) -> tuple[int, int]:
-    """Install the foreign cache of a package into the directory `destination`, which is made if it
-    is missing. Return the number of new entries, and the bytes that were written.
+    """Add the entries of a package to the cache in the directory `destination`, which is created
+    if it is missing. Return the number of new entries and their size in bytes.
 
-    Raises `PackageError`s. Then existing entries are unchanged, and each new entry is complete.
+    Raises `PackageError`. Existing entries never change, and a new entry is never incomplete.
     """
     cache = get_foreign_cache(listing)
     check_limits(listing, reader, limits)

@@ -226,6 +226,7 @@ class KernelCache:
                 limit_cache(opened.project)
             launch = library.load_launcher(script, script.first_program, None)
             kernel = CachedKernel(script, launch, backend=kernel_request.backend, hold=hold)
+            # A new cache: with `self`, each kernel would keep all kernels of this cache in memory.
             kernel.load_again = partial(KernelCache()._get_kernel, kernel_request)
             slot.kernel, slot.inputs = kernel, inputs
         self._count_kernel("compiles" if compiled else "disk_hits")

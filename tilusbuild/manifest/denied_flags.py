@@ -155,15 +155,17 @@ def list_flag_problems(
 
 
 def _split_shell_string(flag: str) -> list[str]:
-    """Return the arguments in a flag that clearly is a shell string; of any other, the flag."""
+    """Return the arguments of a flag such as "-Xptxas -v"; `[flag]` if the flag is one argument.
+
+    A flag that may be one argument, such as "-DX=a b", is not split.
+    """
     if not flag.startswith("-") or not any(character.isspace() for character in flag):
         return [flag]
     try:
         arguments = shlex.split(flag)
     except ValueError:
         return [flag]
-    # The blank in `-DX=a b` belongs to the macro. A shell string has a flag after its first word,
-    # or begins with a flag that passes its value on.
+    # A flag is split if a second flag follows its first word, or its first word takes a value.
     is_split = _PASS_ON_FLAG.fullmatch(arguments[0]) or suggest_key(arguments[0])
     return arguments if is_split or (arguments[1:2] and arguments[1].startswith("-")) else [flag]
 

@@ -146,7 +146,7 @@ class PackageChecker(Struct):
         if name not in _CHECKED_NAMES.get(kind, ()):
             read_to_end(pieces)
             return
-        self._add_waiting(member, MAX_LIBRARY_SIZE if name == layout.LIBRARY else _MAX_TEXT_SIZE)
+        self._reserve_memory(member, MAX_LIBRARY_SIZE if name == layout.LIBRARY else _MAX_TEXT_SIZE)
         contents = self._contents.setdefault(root, {})
         contents[name] = b"".join(pieces)
         if len(contents) == len(_CHECKED_NAMES[kind]):
@@ -162,9 +162,9 @@ class PackageChecker(Struct):
             if os.path.isdir(os.path.join(self.directory, script.root)):
                 self._run_check(check_script, self.listing, script, self.directory)
 
-    def _add_waiting(self, member: ContainerFile, limit: int) -> None:
-        """Add the size of a file to `_waiting_bytes`. Raises `PackageError` for a file of more than
-        `limit` bytes, or if more than `_MAX_WAITING` bytes wait for their programs' other files."""
+    def _reserve_memory(self, member: ContainerFile, limit: int) -> None:
+        """Add the size of a file to `_waiting_bytes`. Raises `PackageError` if the file has more
+        than `limit` bytes, or `_waiting_bytes` exceeds `_MAX_WAITING`."""
         if member.size > limit:
             raise over_limit(f"{member.path} has more than {limit} bytes")
         # A container that leaves every program one file short would fill the memory.

@@ -306,7 +306,7 @@ def list_planned_scripts(
         text = f"{len(not_built)} of {total} programs are not built, or out of date: {examples}"
         raise cannot_pack(text, hint=_BUILD_HINT)
     for instance in instances:
-        _check_published(project.cache, instance)
+        _check_published_script(project.cache, instance)
     return tuple((instance.directory, instance.hash) for instance in instances)
 
 
@@ -315,8 +315,9 @@ def _is_shipped(manifest: Manifest, script: str) -> bool:
     return manifest.scripts[script].form in ("kernel", "entry", "shared")
 
 
-def _check_published(cache: Tree, instance: PlannedInstance) -> None:
-    """Raise `PackageError` unless the published script has the same programs built as the cache."""
+def _check_published_script(cache: Tree, instance: PlannedInstance) -> None:
+    """Raise `PackageError` if an instance's script is not published, or is published with other
+    programs built than the cache has."""
     try:
         script = read_script(cache.script_path(instance.directory, instance.hash))
     except LoadError as error:

@@ -186,7 +186,7 @@ def parse_list(data: bytes) -> FileList:
     """Parse and check the text of a list. Raises `PackageError` for all other bytes."""
     if len(data) > MAX_LIST_SIZE:
         raise malformed(f"the list has {len(data)} bytes; at most {MAX_LIST_SIZE} are read")
-    key = names.find_kind(data)
+    key = names.read_kind(data)
     try:
         listing = decode(data, type=FileList if key is None else names.load_list_class(key))
     except ValueError as error:

@@ -132,13 +132,12 @@ def _find_root_problem(parts: list[str]) -> str | None:
 # The kinds.
 
 
-def find_kind(encoded: bytes) -> str | None:
-    """Return the key of the kind of package with this list; None for a package of programs.
-
-    The key is the first in the JSON: it sorts before all keys that every list has.
+def read_kind(encoded: bytes) -> str | None:
+    """Return the kind of a package from its list, the bytes of a JSON object: a key of a
+    "package kind" contribution, such as "adopted". None is a package of programs.
     """
     for key in find_contributions("package kind"):
-        # Such as `{"adopted":`.
+        # The object begins with the key, which sorts before all keys that every list has.
         if encoded.startswith(b'{"%s":' % key.encode()):
             return key
     return None
@@ -147,7 +146,7 @@ def find_kind(encoded: bytes) -> str | None:
 def load_command(encoded: bytes) -> Any:
     """Return the module that installs the kind of package with this list; None for a package of
     programs. Its `install(reader, arguments)` returns an exit status."""
-    key = find_kind(encoded)
+    key = read_kind(encoded)
     return None if key is None else import_value(find_contributions("package kind")[key][2])
 
 

@@ -81,7 +81,7 @@ class PlanMemo:
         self.scans = ScanMemory(os.path.join(directory, sha256_text(f"{self.code}\0scans")))
         """The scans of headers, of any project with this cache."""
 
-    def find_programs(
+    def find_program_hashes(
         self, spec: InstanceSpec, sources: ScriptReader, schedules: Sequence[Schedule]
     ) -> tuple[tuple[str, ...], PlanInputs]:
         """Return the hashes of an instance's programs, and their inputs. Programs that are not
@@ -97,7 +97,7 @@ class PlanMemo:
         if remembered is None or remembered.facts_digest != facts_digest:
             remembered = KnownPrograms(facts_digest)
         lookup = _ProgramLookup(spec, sources, remembered)
-        hashes = lookup.find_programs(schedules)
+        hashes = lookup.find_program_hashes(schedules)
         self.renders += lookup.rendered
         # A plan that rendered nothing has no news: its file is not written again.
         if lookup.rendered:
@@ -139,11 +139,11 @@ class _ProgramLookup:
         self._used_keys: set[bytes] = set()
         self.rendered = 0
 
-    def find_programs(self, schedules: Sequence[Schedule]) -> tuple[str, ...]:
+    def find_program_hashes(self, schedules: Sequence[Schedule]) -> tuple[str, ...]:
         """Return the hashes of the schedules' programs. Render the programs that are not
         remembered, and add them to the remembered ones. Raises `InputError`."""
         keys = [self._digest_schedule(schedule) for schedule in schedules]
-        hashes = [self._find_hash(key) for key in keys]
+        hashes = [self._recall_hash(key) for key in keys]
         unknown_positions = [position for position, digest in enumerate(hashes) if digest is None]
         # Iterating over `schedules` makes many at a time, and indexing it makes one, which is slow.
         # So it is indexed only if some of the hashes are known.
@@ -168,10 +168,10 @@ class _ProgramLookup:
         text = repr(dict(schedule.values))
         return bytes.fromhex(sha256_text(f"{text}{unit}" if unit else text))
 
-    def _find_hash(self, key: bytes) -> str | None:
+    def _recall_hash(self, key: bytes) -> str | None:
         """Return the remembered hash of a program; None if there is none, or if its inputs have
         changed. Marks `key` as used."""
-        # The key of a missing row is used, too: `find_programs` adds the row under this key.
+        # The key of a missing row is used, too: `find_program_hashes` adds the row under this key.
         self._used_keys.add(key)
         row = self._remembered.rows.get(key)
         if row is None:

@@ -202,7 +202,7 @@ class Planner(Struct):
         # A link also depends on libraries on the disk. The memo has no digests of them, so it could
         # not see that one has changed.
         if self.memo is not None and not (spec.is_link or spec.owner.links):
-            programs, inputs = self.memo.find_programs(spec, sources, schedules)
+            programs, inputs = self.memo.find_program_hashes(spec, sources, schedules)
         else:
             reads = ReadsCollector()
             programs = tuple(

@@ -64,7 +64,8 @@ def _name_apart(project: str, roots: Iterable[Root]) -> tuple[Root, ...]:
 
 
 def _find_template_root(manifest: Manifest, script: str, template: str) -> Root:
-    """Return the template's own directory. Raises `InputError`."""
+    """Return the directory that contains the template: of the project, or of a Python package for a
+    template `package:NAME/PATH`. Raises `InputError` if the package is not installed."""
     if not template.startswith(PACKAGE):
         return make_root(PROJECT, manifest.root, os.path.dirname(template), quoted_only=True)
     package, _, name = template.removeprefix(PACKAGE).partition("/")

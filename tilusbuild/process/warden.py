@@ -417,11 +417,12 @@ class Warden:
             self._send_frame(HELD, 0)
 
     def give_tokens_back(self) -> None:
-        """Write the client's tokens back to make, after reading the requests that are still in the
-        socket: they may change the tokens. Nothing is started any longer."""
+        """Write the tokens that a dead client held back to make."""
+        # The last `HOLD` may still be in the socket. Requests that follow it start nothing.
         self._client_is_gone = True
         os.set_blocking(self._channel, False)
         with contextlib.suppress(DisconnectedError):
+            # Ends by `DisconnectedError`, when nothing more is in the socket.
             while True:
                 self._receive_requests()
         if self._token_end >= 0 and self._tokens:

@@ -177,24 +177,27 @@ class RemoteCache:
         self._listen(RemoteAnswered(outcome.program, outcome.answer))
 
     def _refuse_program(self, name: str, problem: str, *, wrong: bool) -> None:
-        """Warn of a refused program. Stop using the remote after `_MAX_REFUSED` of them, or after
-        one that is `wrong`: this machine compiles it to other bytes."""
-        with self._lock:
-            if not wrong:
-                self._counts["refused"] += 1
-            refused_count = self._counts["refused"]
-        address = self._settings.address
+        """Warn of a refused program, and count it unless it is `wrong`: such an entry passed all
+        checks, but this machine compiles the program to other bytes. A wrong program, or
+        `_MAX_REFUSED` others, end the use of the remote."""
         if wrong:
             self._emit_warning(
-                f"{name} of {address} is not what this machine compiles: {problem}; nothing more"
-                " of it is used. Programs fetched before may be wrong, too: clear the cache"
+                f"{name} of {self._settings.address} is not what this machine compiles: {problem};"
+                " nothing more of it is used. Programs fetched before may be wrong, too: clear the"
+                " cache"
             )
+            # Nothing is sent, either: it is not known which of the two machines compiles wrongly.
             self._asking.break_circuit(None)
             self._uploads.guard.break_circuit(None)
-        elif refused_count <= _MAX_REFUSED:
+            return
+        with self._lock:
+            self._counts["refused"] += 1
+            refused_count = self._counts["refused"]
+        # Further ones can come: of fetches that were under way when the circuit broke.
+        if refused_count <= _MAX_REFUSED:
             self._emit_warning(f"refused {name}: {problem}")
-            if refused_count == _MAX_REFUSED:
-                self._asking.break_circuit(f"{refused_count} programs were refused")
+        if refused_count == _MAX_REFUSED:
+            self._asking.break_circuit(f"{refused_count} programs were refused")
 
     def _report_broken_circuit(self, why: str) -> None:
         self._uploads.guard.break_circuit(None)

@@ -75,8 +75,8 @@ class JUnitReporter(Reporter):
                     self.lost = error
 
     def format_document(self, summary: Summary) -> bytes:
-        """Return the JUnit file as bytes: a suite for each script of the summary, and one for the
-        error that stopped the build."""
+        """Return the JUnit file: a suite for each script of the summary, and a suite "build" with
+        the error that stopped the build, if one did."""
         top = Xml.Element("testsuites", name="tilusbuild")
         for verdict in summary.scripts:
             self._add_suite(top, verdict, summary)

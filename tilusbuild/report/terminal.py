@@ -166,8 +166,8 @@ PATIENCE = 0.3
 
 @contextmanager
 def show_working(notice: str, patience: float) -> Iterator[None]:
-    """Within the block, show `notice` on the terminal when nothing was written for `patience`
-    seconds. The first output removes the line."""
+    """Write `notice` to the terminal if the block writes nothing for its first `patience` seconds.
+    The first output, or the end of the block, removes the notice."""
     lock, stderr = threading.RLock(), sys.stderr
     streams = [stream for stream in (sys.stdout, stderr) if isinstance(stream, TerminalStream)]
     is_shown = False

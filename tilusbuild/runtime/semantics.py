@@ -312,11 +312,11 @@ def collect_names(tree: object) -> frozenset[str]:
 
 
 def _build_node(tree: object, depth: int) -> Function:
-    """Return a node with at most `depth` levels as a function. Raise `ValueError` for any other
-    value."""
+    """Return a tree as a function of names. Raises `ValueError` if the tree is malformed, or has
+    more than `depth` levels."""
     if isinstance(tree, bool | int | float | str):
         return lambda _: tree
-    # A package's expression may be nested more deeply than Python's stack.
+    # A package's expression could be nested more deeply than Python's stack.
     if not isinstance(tree, list) or not tree or depth == 0:
         raise ValueError("no expression, or one nested too deeply")
     kind, *parts = tree

@@ -326,10 +326,11 @@ def _search_locations(
     locations: Iterable[tuple[str, str | None]],
     examine: Callable[[str], tuple[_Tool, str]],
 ) -> tuple[_Tool | None, list[SearchResult]]:
-    """Return the first tool that is complete and meets the requirement, and a note on each
-    location.
+    """Return the first tool that meets the request's requirement, and one result per location.
 
-    `examine` returns the tool at a path and its identity; it raises `RejectedError`.
+    A location is its description and the path there; None where the description leads to no path.
+    `examine` returns the tool at a path and its identity, or raises `RejectedError`. A tool is not
+    compared twice under one identity.
     """
     requirement = _parse_requirement(request)
     chosen: _Tool | None = None

@@ -64,6 +64,7 @@ def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
     def run_ninja_build(*arguments: Any, **options: Any) -> None:
         """Build as `original` does. Raises `RuntimeError` with the messages of the tools."""
         cpp_extension = import_cpp_extension()
+        # The hook stays in torch, and sees the builds of all other code of this process, too.
         is_ours = _running_setups or _is_within_load.get()
         _built_setups.update(_running_setups)
         if is_ours and cpp_extension.IS_LINUX and not cpp_extension.IS_HIP_EXTENSION:
@@ -74,6 +75,7 @@ def _make_hook(original: Callable[..., None]) -> Callable[..., None]:
                 # torch's own function raises this class, and callers such as setuptools show it.
                 raise RuntimeError(str(error)) from error
             except Exception as error:
+                # A defect of tilusbuild must not fail a build that torch can make.
                 report_exception(error, sys.argv)
                 _report_bypass("it failed as said above")
         original(*arguments, **options)

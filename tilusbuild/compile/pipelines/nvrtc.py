@@ -208,14 +208,15 @@ class KernelNvrtc(KernelPipeline):
         return tools.nvrtc.build_worker_command(step.argv[1:])
 
     def find_source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
+        # A program that holds the time of its compile is never the same twice. A macro of the
+        # command line, such as -DBUILT=__DATE__, brings the time in as well as a text does.
         for word in (*recipe.options.flags, *format_defines(recipe)):
             if _find_date_line(word):
                 return f"error: {word}: {_NO_DATE}"
-        texts = {"source.cu": recipe.source, **recipe.headers}
-        problem = find_date_macro(texts, headers)
-        if problem is None and headers:
-            problem = _find_namesake(recipe, headers)
-        return problem
+        date_problem = find_date_macro({"source.cu": recipe.source, **recipe.headers}, headers)
+        if date_problem is not None or headers is None:
+            return date_problem
+        return _find_namesake(recipe, headers)
 
     def find_source_command(self, recipe: Recipe) -> tuple[str, ...]:
         raise ValueError("NVRTC compiles it, and has no command")

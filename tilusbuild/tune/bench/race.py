@@ -466,10 +466,12 @@ def _search_neighbors(
     quota: Quota,
     look: Look,
 ) -> None:
-    """Look at programs until `LOOK_SHARE` of the quota is used, and add their seconds to `scores`.
+    """Look at further programs until `LOOK_SHARE` of the quota is used. Their seconds are added to
+    `scores`, which has those of earlier looks.
 
-    The next program is the nearest new neighbor of the best program that has one; if none has one,
-    the next new program in `order`.
+    The fastest program's nearest neighbor is looked at first. If all neighbors of the fastest one
+    have scores, the second fastest's follow, and so on. If no neighbor is new, the next program in
+    `order` is taken.
     """
     coordinates = index_programs(work)
     programs = {program.index: program for program in order}
