@@ -408,8 +408,10 @@ def test_host_code_keeps_its_threads(folder: Path) -> None:
         ("-dc", "nvcc -gencode=arch=compute_80,code=sm_80 libapp.a libtwo.a -L/opt/l -lm"),
         (
             "-c",
-            "g++ -Wl,--whole-archive libapp.a -Wl,--no-whole-archive libtwo.a -L/opt/l -lm"
-            ' -L"$(dirname "$(command -v nvcc)")/../lib64" -lcudart_static -ldl -lrt -lpthread',
+            (
+                "g++ -Wl,--whole-archive libapp.a -Wl,--no-whole-archive libtwo.a -L/opt/l -lm"
+                ' -L"$(dirname "$(command -v nvcc)")/../lib64" -lcudart_static -ldl -lrt -lpthread'
+            ),
         ),
     ],
 )

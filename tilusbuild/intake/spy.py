@@ -89,7 +89,7 @@ def get_tool_name(word: str) -> str:
 
 def _is_compiler_trial(argv: list[str], cwd: str) -> bool:
     """Return whether all sources of a command are temporary files outside of the project, as when a
-    script tries a compiler's options. A command without sources is no trial."""
+    script tries a compiler's options. A command without sources is not one."""
     sources = [os.path.realpath(os.path.join(cwd, w)) for w in argv if _SOURCE_NAME.fullmatch(w)]
     # The project itself may be in a temporary directory, into which pip has unpacked it.
     return bool(sources) and all(
