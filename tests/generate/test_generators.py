@@ -9,6 +9,7 @@ import pytest
 import tomllib
 
 from support.project import Project, needs_cxx
+from tilusbuild.process.landlock import find_version
 
 PAGE = (Path(__file__).parents[2] / "docs" / "generators.md").read_text()
 MANIFEST, GENERATOR, HELPER, SOURCE = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
@@ -17,6 +18,7 @@ MANIFEST = MANIFEST.replace('"gen.py', '"kernels/gen.py').replace(
 )
 # Copies 4 bytes of a float: the number in the comment makes another program.
 TEXT = "f'extern \"C\" void scale(const float* x, float* y, int n) {{ *y = *x; }} // {unroll} {X}'"
+needs_landlock = pytest.mark.skipif(not find_version(), reason="the kernel has no Landlock")
 
 
 @pytest.fixture
@@ -61,6 +63,9 @@ def test_an_edit_of_an_imported_module_compiles_all(project: Project) -> None:
         ('import subprocess; X = subprocess.check_output(["cat", "kernels/x.json"])',
          "kernels/x.json"),
         ('import sys; sys.path.insert(0, "site"); import pack; X = pack.VERSION', "site/pack.py"),
+        ("import os, tempfile as t; d = t.mkdtemp(); os.listdir(t.gettempdir()); a = d + '/a';"
+         + " open(a, 'w').write(open('kernels/x.json').read()); X = open(a).read()",
+         "kernels/x.json"),
     ],
 )  # fmt: skip
 def test_what_a_generator_reads_is_noted(tmp_path: Path, head: str, change: str) -> None:
@@ -121,6 +126,8 @@ def test_random_changes_leave_no_program_out_of_date(tmp_path: Path) -> None:
         ("import nosuch", "No module named 'nosuch'", 2),
         ("import sys; sys.exit(3)", "SystemExit: 3", 2),
         ("x = (", "SyntaxError", 2),
+        ("import socket; socket.create_connection(('127.0.0.1', 9))", "no network", 2),
+        pytest.param('open("out", "w")', "Permission denied", 2, marks=needs_landlock),
     ],
 )
 def test_a_mistake_is_shown_at_its_line_with_the_schedule(
@@ -205,6 +212,22 @@ def test_a_source_sets_parts_of_the_launch(tmp_path: Path) -> None:
     texts = "".join((path / "program.txt").read_text() for path in project.programs.values())
     assert "grid = cdiv(n, 32)\nblock = 32\nsmem = 0" in texts
     assert "grid = cdiv(n, 128)\nblock = 128\nsmem = 0" in texts
+
+
+@pytest.mark.parametrize(
+    "head",
+    ["import time; X = time.time_ns()", "import random; X = random.random()", "X = {*'abcdef'}"],
+)
+def test_a_source_that_differs_without_a_change_is_found(tmp_path: Path, head: str) -> None:
+    needs_cxx()
+    project = Project(tmp_path)
+    generate(project, "X = 0")
+    project.run("build")
+    assert "1 program compiled again, 0 not reproduced" in project.run("verify", "--rebuild").out
+    generate(project, head)
+    project.run("build")
+    shown = project.run("verify", "--rebuild", status=1)
+    assert "NotReproduced: scale: kernels/gen.py:scale returns another source" in shown.out
 
 
 def test_the_worker_leaves_no_bytecode(project: Project) -> None:

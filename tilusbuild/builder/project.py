@@ -214,6 +214,17 @@ class Project:
         selection = selection.add_objects(self.manifest)
         return self.make_planner(selection).make_plan(selection)
 
+    def make_fresh_plan(self, selection: PlanSelection) -> Plan:
+        """Plan the selected part as if nothing was planned before, with new processes for
+        generators. Raises as `make_plan`."""
+        renderer = Renderer(self.manifest.root, make_generated=self._make_generated)
+        try:
+            selection = selection.add_objects(self.manifest)
+            planner = replace(self.make_planner(selection), renderer=renderer, memo=None)
+            return planner.make_plan(selection)
+        finally:
+            renderer.release_workers()
+
     def make_planner(self, selection: PlanSelection) -> Planner:
         """Return a planner with the tools that the selection needs. Raises `InputError` when a tool
         is missing, or refuses something that the manifest asks of it."""

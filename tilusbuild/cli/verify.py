@@ -11,13 +11,16 @@ from tilusbuild.rooms import load_contribution
 
 
 class VerifyArgs(SignedArgs, frozen=True, kw_only=True):
-    path: str | None = optional("PATH", help="a package in any format, or a cache")
+    path: str | None = optional(
+        "PATH", help="a package in any format, or a cache; with --rebuild, by default the project's"
+    )
     rebuild: str | None = option(
         "--rebuild",
         metavar="SAMPLE%",
         nargs="?",
         const="100%",
-        help="compile all programs, or a sample, again and compare the bytes",
+        help="compile all programs, or a sample, again and compare the bytes; without PATH,"
+        " call the generators again and compare the sources, too",
     )
 
 
@@ -36,11 +39,14 @@ def run(arguments: VerifyArgs) -> int:
     sample = arguments.rebuild
     path = arguments.path
     # In `verify --rebuild PATH` argparse takes the path for the value of --rebuild.
-    if path is None and sample is not None:
+    if path is None and sample is not None and not sample.endswith("%"):
         path, sample = sample, "100%"
-    if path is None:
+    if path is None and sample is None:
         raise input_error("missing argument: PATH", hint="name a package or a cache")
     share = _parse_share(sample)
+    unsteady: list[str] = []
+    if path is None:
+        path, unsteady = _generate_again(arguments)
     # A signature is one of a package's file list, and a cache has no such list.
     if is_cache(path) and options.requires_signature(arguments):
         raise input_error(f"{path} is a cache: only packages are signed")
@@ -48,6 +54,10 @@ def run(arguments: VerifyArgs) -> int:
         problems, success_text = _verify_cache(path)
     else:
         problems, success_text = _verify_package(path, arguments)
+    problems += [
+        ("NotReproduced", f"{script} returns another source for the same inputs, as of a clock")
+        for script in unsteady
+    ]
     for kind, message in problems:
         show_result(arguments, ProblemLine(message, kind=kind), f"{kind}: {message}")
     counts = {"problems": len(problems)}
@@ -66,6 +76,14 @@ def run(arguments: VerifyArgs) -> int:
     else:
         print_message(format_count(len(problems), "problem") + "\n")
     return 1 if problems or differing else 0
+
+
+def _generate_again(arguments: VerifyArgs) -> tuple[str, list[str]]:
+    """Return the root of the project's cache, and the scripts whose generators return another
+    source when they are called again. Raises `InputError`."""
+    with options.open_project(arguments) as project:
+        find_unsteady = load_contribution("rebuild", "generators", "calls generators again")
+        return project.cache.root, list(find_unsteady(project))
 
 
 def _parse_share(word: str | None) -> float | None:

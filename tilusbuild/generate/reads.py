@@ -7,12 +7,14 @@ old one, and the reader is seen to be out of date.
 
 A file of an installed package is known by its stamp: importing one opens thousands. Python's own
 library is not noted: its version stands for it. A child process of another program than an
-installed package's may read anything: then `UNTRACKED` is noted, which never holds again.
+installed package's may read anything: then `UNTRACKED` is noted, which never holds again. The
+network is refused. `TMPDIR`, where the process may write, is not noted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.machinery
 import importlib.util
 import os
@@ -31,6 +33,10 @@ _SITE = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platli
 _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
+_NETWORK = tuple(
+    f"socket.{name}" for name in ("connect", "bind", "sendto", "sendmsg", "getaddrinfo", "gethost")
+)
+NO_NETWORK = "a generator has no network, and may write in TMPDIR only"
 
 
 def digest_read(name: str, environment: Mapping[str, str]) -> str:
@@ -63,6 +69,7 @@ class ReadsNoter:
         self._outputs: set[str] = set()
         self._state = threading.local()
         self._is_installed = False
+        self._unnoted: tuple[str, ...] = (*_SYSTEM, _OWN)
 
     def take_fresh(self) -> dict[str, tuple[str, DeviceStamp | None]]:
         """Return digest and stamp, by name, of what was first read since the last call. Stamps are
@@ -75,13 +82,15 @@ class ReadsNoter:
         if self._is_installed:
             return
         self._is_installed = True
+        self._unnoted += (os.path.join(os.environ["TMPDIR"], ""),)
         noter, environ = self, os.environ
         sys.path_hooks.insert(0, _find_uncached)
         sys.path_importer_cache.clear()
 
         class NotingEnvironment(type(environ)):  # type: ignore[misc]
             def __getitem__(self, name: str) -> str:
-                noter._note("env", str(name))
+                if name != "TMPDIR":
+                    noter._note("env", str(name))
                 return str(super().__getitem__(name))
 
         environ.__class__ = NotingEnvironment
@@ -121,9 +130,11 @@ class ReadsNoter:
                     self._note_path("file", program)
                 else:
                     self._note("untracked", "")
-            case "os.system" | "os.fork" | "os.forkpty" | "socket.connect":
+            case "os.system" | "os.fork" | "os.forkpty":
                 # A child that only forks is seen by no hook of this process.
                 self._note("untracked", "")
+            case _ if event.startswith(_NETWORK):
+                raise PermissionError(errno.EACCES, NO_NETWORK)
 
     def _add_output(self, path: Any) -> None:
         if isinstance(path, str | bytes | os.PathLike):
@@ -137,7 +148,8 @@ class ReadsNoter:
             with contextlib.suppress(ValueError):
                 full = importlib.util.source_from_cache(full)
         is_site = full.startswith(_SITE)
-        if full.startswith((*_SYSTEM, _OWN)) or (full.startswith(_STANDARD) and not is_site):
+        is_standard = full.startswith(_STANDARD) and not is_site
+        if is_standard or f"{full}/".startswith(self._unnoted):
             return
         # A file that this process has written is not an input.
         if not self._outputs.isdisjoint(_list_ancestors(full)):

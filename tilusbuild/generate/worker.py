@@ -20,7 +20,7 @@ from typing import Any
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.generate import Source, Target
-from tilusbuild.generate.reads import ReadsNoter, UncachedLoader
+from tilusbuild.generate.reads import NO_NETWORK, ReadsNoter, UncachedLoader
 from tilusbuild.process.resident import serve_requests
 
 
@@ -133,7 +133,8 @@ def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]
         if isinstance(error, SyntaxError) and error.filename:
             frames.append((error.filename, error.lineno, error.offset))
         text = traceback.format_exception_only(error)[-1].strip()
-        answer = {"error": text, "frames": frames or [(path, None, None)], "hint": None}
+        hint = NO_NETWORK if isinstance(error, PermissionError) else None
+        answer = {"error": text, "frames": frames or [(path, None, None)], "hint": hint}
     return {**answer, "reads": noter.take_fresh()}
 
 

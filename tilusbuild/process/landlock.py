@@ -3,7 +3,7 @@
 Standard library only, and imported by its path, since the warden and NVRTC's process stand alone. A
 restriction cannot be lifted. So a child restricts itself just before it becomes a compiler, or a
 thread that ends with its compile. Landlock needs Linux 5.13 and no privilege. It is checked when a
-file is opened; `stat` still sees all files.
+file is opened; `stat` still sees all files. From Linux 6.7 on it also denies connections by TCP.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _TRUNCATE = 1 << 14
 # The first access right (a bit) that a version does not know. Rights of later versions concern
 # devices, the network and signals, and are not used.
 _FIRST_MISSING_RIGHT = {1: 1 << 13, 2: 1 << 14, 3: 1 << 15}
+_BIND_TCP, _CONNECT_TCP = 1, 2
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -41,7 +42,7 @@ def find_version() -> int:
 
 def restrict_files(read: Iterable[bytes | str], write: Iterable[bytes | str]) -> None:
     """Restrict this thread for good: it opens files below `read` to read and run them, files below
-    `write` to read and change them, and no others.
+    `write` to read and change them, and no others. From version 4 on it has no TCP.
 
     A missing path is ignored. Raises `OSError`, also when the kernel offers no Landlock.
     """
@@ -51,7 +52,8 @@ def restrict_files(read: Iterable[bytes | str], write: Iterable[bytes | str]) ->
     # The rights that this version knows are the bits below the first missing one. The ruleset
     # denies each of them wherever no rule allows it.
     known_rights = _FIRST_MISSING_RIGHT[min(version, 3)] - 1
-    attributes = struct.pack("<Q", known_rights)
+    # Zeros are allowed for attributes that a version does not know.
+    attributes = struct.pack("<QQ", known_rights, _BIND_TCP | _CONNECT_TCP if version >= 4 else 0)
     ruleset = _call_kernel(_CREATE_RULESET, attributes, len(attributes), 0)
     try:
         for path in read:

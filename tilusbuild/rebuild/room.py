@@ -3,6 +3,7 @@
 BRINGS = {
     "rebuild": {
         "programs": "tilusbuild.rebuild.rebuilder:Rebuilder",
+        "generators": "tilusbuild.rebuild.sample:find_unsteady_scripts",
         "share": "tilusbuild.rebuild.sample:rebuild_share",
     },
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import get_product, lookup_entry
 from tilusbuild.cache.index import list_programs
@@ -17,6 +18,8 @@ from tilusbuild.package.errors import missing
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.listing import FileList
 from tilusbuild.package.read import is_cache, unpack_package
+from tilusbuild.plan.model import PlanSelection
+from tilusbuild.plan.planner import iterate_jobs
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.machine import count_usable_cores
 from tilusbuild.rebuild.rebuilder import Rebuilder, RebuildResult
@@ -43,6 +46,21 @@ def rebuild_share(path: str, share: float, limits: Limits) -> Iterator[RebuildRe
             for program in sample_programs(listing.programs, share)
         }
         yield from _compile_all(root, recorded)
+
+
+def find_unsteady_scripts(project: Project) -> Iterator[str]:
+    """Call all generators of a project in new processes. Yield the name and the generator of each
+    script of which a program is not that of the plan. Raises `InputError`."""
+    scripts = project.manifest.scripts
+    generators = {name: script.generator for name, script in scripts.items() if script.generator}
+    selection = PlanSelection(tuple(generators))
+    if generators:
+        first, second = (
+            {(job.script, job.index, job.instance_label): job.hash for job in iterate_jobs(plan)}
+            for plan in (project.make_plan(selection), project.make_fresh_plan(selection))
+        )
+        differing = {job[0] for job, program in first.items() if second.get(job) != program}
+        yield from (f"{name}: {generators[name]}" for name in sorted(differing))
 
 
 def sample_programs(programs: Iterable[str], share: float) -> set[str]:

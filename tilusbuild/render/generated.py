@@ -19,7 +19,8 @@ from typing import Any
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.generate.reads import UNTRACKED, digest_read
-from tilusbuild.process.base import Command
+from tilusbuild.process.base import Command, Sandbox
+from tilusbuild.process.landlock import find_version
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.process.resident import ResidentPool, ResidentRunner
 from tilusbuild.render.environment import Style
@@ -27,6 +28,8 @@ from tilusbuild.render.linemap import LineMap
 from tilusbuild.render.renderer import Renderer, Rendering
 from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.state.stamp import DeviceStamp, Stamp, read_device_stamp
+from tilusbuild.state.temporary import TemporaryDirectory
+from tilusbuild.toolchain.reach import is_sandbox_requested
 
 _WORKER = """\
 import sys
@@ -43,7 +46,8 @@ _MAX_TEXT = 1 << 28
 
 class GeneratorWorkers:
     """The processes that call the functions of files, as many as there are calls at once. Files
-    have processes of their own: two may import different modules of one name."""
+    have processes of their own: two may import different modules of one name. Those of a file write
+    in a temporary directory only."""
 
     def __init__(
         self, runner: LocalRunner, environment: Mapping[str, str], timeout: float | None
@@ -52,24 +56,34 @@ class GeneratorWorkers:
         self._runner = runner
         self.environment = environment
         self._timeout = timeout
+        self._guard = threading.Lock()
+        self._is_sandboxed = is_sandbox_requested(environment) and bool(find_version())
         self._argv = (sys.executable, "-c", _WORKER.format(package=package))
-        self._pools: dict[str, ResidentPool] = {}
+        self._pools: dict[str, tuple[ResidentPool, TemporaryDirectory]] = {}
 
     def release(self) -> None:
-        """End the idle processes."""
-        for pool in self._pools.values():
-            pool.release_idle()
+        """End the idle processes, and remove what they have written."""
+        while self._pools:
+            _, (pool, directory) = self._pools.popitem()
+            pool.close()
+            directory.close()
 
     def call(self, root: str, path: str, request: str) -> dict[str, Any]:
         """Return the answer of a worker of the file `path` (`generate.worker`) to a request, a text
         of JSON. A worker that died or took too long is an answer with an error."""
-        pool = self._pools.setdefault(path, ResidentPool(self._runner, self._argv))
+        with self._guard:
+            if path not in self._pools:
+                pool = ResidentPool(self._runner, self._argv)
+                self._pools[path] = pool, TemporaryDirectory("generate")
+            pool, directory = self._pools[path]
+        sandbox = Sandbox((os.sep,), (directory.path, os.devnull))
         command = Command(
             (*self._argv, request),
             root,
-            dict(self.environment),
+            {**self.environment, "TMPDIR": directory.path},
             self._timeout,
             output_limit=_MAX_TEXT,
+            sandbox=sandbox if self._is_sandboxed else None,
         )
         run = ResidentRunner(pool, self._runner.open_scope()).run(command)
         if run.timed_out:
