@@ -5,12 +5,13 @@ import types
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.recipes import make_recipe
 from tilusbuild.compile.checks import find_launch_problem
 from tilusbuild.compile.launcher import format_launcher
 from tilusbuild.expr import parse_expression
-from tilusbuild.signature.model import Tile
+from tilusbuild.signature.model import NULL, Tile
 
 TENSOR = {"dtype": "f32", "shape": [1000]}
 SECOND = {**TENSOR, "data": 2 << 20}
@@ -27,6 +28,18 @@ def test_a_launch_passes_grid_block_and_parameters(driver, link):
     assert driver.lines("launch") == [LAUNCH + "2.5 0x100040 0x200000 1000"]
     assert driver.lines("cuLibraryLoadData") == ["cuLibraryLoadData an image mode=2"]
     assert driver.lines("cuLibraryGetKernel") == ["cuLibraryGetKernel saxpy"]
+
+
+def test_parameters_of_the_kernel_may_be_others_and_null(driver, link):
+    # Given a kernel with a parameter that no argument has, and without one of the arguments,
+    recipe = make_recipe()
+    a, _, y, n = recipe.signature.arguments
+    signature = replace(recipe.signature, chosen_parameters=(a, NULL, y, n))
+    # when it is called,
+    driver.call(link(replace(recipe, signature=signature)), CALL)
+    # then the driver gets those parameters.
+    (line,) = driver.lines("launch")
+    assert line.endswith("parameters: 1 (nil) 0x200000 1000")
 
 
 def test_the_code_is_loaded_once_for_all_threads(driver, link):

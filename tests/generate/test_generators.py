@@ -3,6 +3,7 @@
 import random
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from support.project import Project, needs_cxx
 from tilusbuild.process.landlock import find_version
 
 PAGE = (Path(__file__).parents[2] / "docs" / "generators.md").read_text()
-MANIFEST, GENERATOR, HELPER, SOURCE = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
+MANIFEST, GENERATOR, HELPER, SOURCE, CUBIN = re.findall(
+    r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL
+)
 MANIFEST = MANIFEST.replace('"gen.py', '"kernels/gen.py').replace(
     "[target", '[build]\ncache-dir = ".cache"\n[target', 1
 )
@@ -228,6 +231,53 @@ def test_a_source_that_differs_without_a_change_is_found(tmp_path: Path, head: s
     project.run("build")
     shown = project.run("verify", "--rebuild", status=1)
     assert "NotReproduced: scale: kernels/gen.py:scale returns another source" in shown.out
+
+
+@pytest.mark.nvcc
+def test_a_cubin_is_linked_without_nvcc(tmp_path: Path) -> None:
+    # Given a generator that returns a cubin whose kernel has another name and one parameter more,
+    manifest = MANIFEST.replace('"cpu"', '"sm_80"').replace("[1, 2, 4]", "[1]")
+    files = {"tilus.toml": manifest + 'device-compiler = "none"\n', "kernels/gen.py": CUBIN}
+    project = Project(tmp_path).write_all(files)
+    source = tmp_path / "kernels" / "mine.cu"
+    source.write_text(
+        'extern "C" __global__ void mine(const float* x, float* y, int n, void*) { *y = *x + n; }'
+    )
+    cubin = source.with_suffix(".cubin")
+    subprocess.run(["nvcc", "-cubin", "-arch=sm_80", source, "-o", cubin], check=True)
+    # when it is built where no nvcc is,
+    project.environment["NVCC"] = "/nowhere"
+    assert project.compiled() == 1
+    project.run("build", "--dump-ir")
+    # then the tree has the cubin, how it is launched, and the texts of its compiler,
+    (program,) = project.programs.values()
+    assert (program / "module" / "kernel.cubin").read_bytes() == cubin.read_bytes()
+    text = (program / "program.txt").read_text()
+    assert 'kernel = "mine"' in text
+    assert 'compiler = "mine 1.0"' in text
+    assert "block = 128\nsmem = 0\nparameters = x, y, n, null pointer\n" in text
+    assert (program / "module" / "ir" / "mine.ptx").read_text() == "PTX"
+    # and compile.sh, and a verification, make the same library of it.
+    shown = subprocess.run([program / "module" / "compile.sh"], capture_output=True, text=True)
+    assert "unchanged" in shown.stderr
+    assert "0 not reproduced" in project.run("verify", "--rebuild", ".cache").out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('"mine.cubin"', '"gen.py"'), "error: the cubin is none"),
+        (('"n", None', '"m"'), 'its parameter "m" is not one of args'),
+    ],
+)
+def test_a_wrong_cubin_is_one_error(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    manifest = MANIFEST.replace('"cpu"', '"sm_80"') + 'device-compiler = "none"\n'
+    project = Project(tmp_path).write_all({"tilus.toml": manifest, "kernels/gen.py": CUBIN})
+    project.write("kernels/mine.cubin", "")
+    project.edit("kernels/gen.py", *change)
+    completed = project.run("build", status=None)
+    assert message in completed.err
+    assert "Traceback" not in completed.err
 
 
 def test_the_worker_leaves_no_bytecode(project: Project) -> None:

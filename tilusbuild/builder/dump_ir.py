@@ -24,7 +24,7 @@ from tilusbuild.compile.program import Compile
 from tilusbuild.compile.steps import collect_tools
 from tilusbuild.plan.instance import read_style
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
-from tilusbuild.plan.rendering import RenderedProgram
+from tilusbuild.plan.rendering import RenderedProgram, make_context
 from tilusbuild.render.renderer import resolve_includes
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.envelope import StepStore
@@ -62,9 +62,12 @@ def _dump_program(project: Project, job: ProgramJob) -> None:
         stage = private.path
         with wrap_oserror(stage):
             os.makedirs(os.path.join(stage, "module"))
-            write_text(os.path.join(stage, "module", "source.cu"), rendered.recipe.source)
+            recipe = rendered.recipe
+            source = os.path.join(stage, "module", recipe.pipeline.source_name)
+            write_text(source, recipe.source)
             _write_template_steps(project, job, rendered, os.path.join(stage, TEMPLATE_STEPS))
             _write_compiler_steps(project, job, rendered, stage)
+            _write_generator_steps(job, stage)
             directory = project.cache.program_path(job.hash)
             # `ir` is moved last: a program that has it counts as dumped, and is passed over.
             for name in (COMPILER_STEPS, TEMPLATE_STEPS):
@@ -124,7 +127,18 @@ def _write_template_steps(
     renderer = project.renderer.with_style(read_style(script))
     template = resolve_includes(renderer, script.template)
     write_text(os.path.join(directory, "2_template.cu.j2"), template)
-    write_text(os.path.join(directory, "3_source.cu"), rendered.recipe.source)
+    if rendered.recipe.pipeline.source_name == "source.cu":
+        write_text(os.path.join(directory, "3_source.cu"), rendered.recipe.source)
+
+
+def _write_generator_steps(job: ProgramJob, stage: str) -> None:
+    """Write the intermediate texts of a generator's compiler below `ir` and `module/ir`."""
+    spec, sources = job.planned.spec, job.planned.sources
+    if not spec.owner.generator:
+        return
+    context = make_context(spec, job.schedule)
+    for name, text in sources.renderer.generate_ir(spec.owner.template, context).items():
+        write_text(os.path.join(stage, name), text)
 
 
 def _format_usage(outcome: Compiled) -> str:

@@ -334,12 +334,18 @@ def find_library_problem(recipe: Recipe, data: bytes, images: Sequence[CodeImage
     if recipe.pipeline.launcher.starts_kernel and not needs.unwinds:
         # ld leaves the index out if it cannot read an object's entries, and reports no error.
         return "lib.so has unwind entries and no index of them (.eh_frame_hdr)"
+    problem = find_image_problem(recipe, images)
+    return None if problem is None else f"lib.so {problem}"
+
+
+def find_image_problem(recipe: Recipe, images: Sequence[CodeImage]) -> str | None:
+    """Return a phrase on how the code differs from the recipe's architectures; None if it does
+    not."""
     embedded: set[tuple[str, str]] = {(image.kind, image.arch) for image in images}
     expected = list_expected_images(recipe)
-    if embedded != expected:
-        actual = _format_images(embedded)
-        return f"lib.so holds code for {actual} instead of {_format_images(expected)}"
-    return None
+    if embedded == expected:
+        return None
+    return f"holds code for {_format_images(embedded)} instead of {_format_images(expected)}"
 
 
 def list_expected_images(recipe: Recipe) -> set[tuple[str, str]]:

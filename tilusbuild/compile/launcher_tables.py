@@ -19,7 +19,7 @@ from tilusbuild.compile.geometry import (
 from tilusbuild.expr import Expr, ExprError
 from tilusbuild.runtime.dtypes import DataType, get_integer_limits, get_scalar_type
 from tilusbuild.runtime.structs import is_struct, parse_struct
-from tilusbuild.signature.model import ANY_SHAPE, Argument, Dim, Signature
+from tilusbuild.signature.model import ANY_SHAPE, NULL, Argument, Dim, Signature
 
 
 class StringTable:
@@ -160,7 +160,8 @@ def _format_number_table(
 def format_parameter_tables(signature: Signature, first_slot: int, strings: StringTable) -> str:
     """Return the C tables of the kernel's parameters and of the tensor maps. The numbers of the
     maps begin at `first_slot` of `tilus_constants`. Names are added to `strings`."""
-    # A number from 0 on is an argument's value; -1 is the first map, -2 the second, ….
+    # A number from 0 on is an argument's value; -1 is the first map, -2 the second, …; behind the
+    # last map is the null pointer.
     number_of = {argument.name: index for index, argument in enumerate(signature.value_arguments)}
     rows = []
     slot = first_slot
@@ -173,6 +174,7 @@ def format_parameter_tables(signature: Signature, first_slot: int, strings: Stri
         fields = (tensor_number, map_type, element_bytes, int(tile.nan), slot)
         rows.append(f"  {{{strings.add_text(name)}, {', '.join(map(str, fields))}}},")
         slot += len(collect_map_numbers(name, tile))
+    number_of[NULL.name] = -1 - len(rows)
     parameters = [number_of[argument.name] for argument in signature.parameters]
     return "\n".join(
         [

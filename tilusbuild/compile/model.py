@@ -184,6 +184,8 @@ class Recipe(Struct, frozen=True):
     """For a program that is an object, or a library of objects."""
     link: Link | None = None
     """For a program that is a library of objects; None for others."""
+    log: str = ""
+    """The output of the compiler of a cubin. It is in no identity."""
     recorded: Mapping[str, str] | None = None
     """The generated files, with the launcher, of a program that is compiled again from its entry.
     Signature and launch are then unknown, and are not checked."""
@@ -314,6 +316,8 @@ class Pipeline(ABC):
     launcher: ClassVar[LauncherKind]
     product: ClassVar[str] = PRODUCT
     """The file of `module/` that is made."""
+    source_name: ClassVar[str] = "source.cu"
+    """The file of the source in `module/`."""
     has_source: ClassVar[bool] = True
     """Whether a program has a source; else it is made of other programs."""
     host_code: ClassVar[bool] = True
@@ -330,8 +334,8 @@ class Pipeline(ABC):
 
     def can_compile(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         """Return whether the pipeline compiles a script: `target` is "cpu" or "cuda", `has_kernel`
-        whether tilusbuild launches the script's kernel, `device_compiler` "nvcc" or "nvrtc". False
-        for pipelines of libraries, which are chosen by a script's form."""
+        whether tilusbuild launches the script's kernel, `device_compiler` "nvcc", "nvrtc" or
+        "none". False for pipelines of libraries, which are chosen by a script's form."""
         return False
 
     @abstractmethod

@@ -171,7 +171,7 @@ def collect_module_files(
     launcher can serve the recipe.
     """
     pipeline = recipe.pipeline
-    source = {"source.cu": recipe.source} if pipeline.has_source else {}
+    source = {pipeline.source_name: recipe.source} if pipeline.has_source else {}
     texts = {**source, **pipeline.fixed_files, **pipeline.collect_own_files(recipe)}
     fingerprint = pipeline.select_fingerprint(recipe, toolchain)
     if launcher is None and pipeline.launcher.is_there:
@@ -254,7 +254,7 @@ def format_compile_script(
     environment = " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
     text = "".join(
         [
-            _HEAD.replace("@TOOLS@", variables),
+            _HEAD.replace("@TOOLS@", variables).replace("@SOURCE@", pipeline.source_name),
             "".join(f"#   {line}\n" for line in fingerprint),
             _format_inputs(recipe),
             _SETUP.replace("@UNSET@", " ".join(sorted(_UNSET))),
@@ -306,7 +306,7 @@ def _format_header_commands(recipe: Recipe) -> str:
 
 _HEAD = """\
 #!/bin/bash
-# Compiles source.cu to lib.so: the same bytes as the build that wrote this script.
+# Compiles @SOURCE@ to lib.so: the same bytes as the build that wrote this script.
 #
 #   ./compile.sh [OUTPUT]      @TOOLS@ name the tools to use
 #

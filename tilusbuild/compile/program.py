@@ -164,7 +164,8 @@ class Compile(Struct):
         self.include_dir = include_dir and os.path.abspath(include_dir)
         module = os.path.join(self.stage, "module")
         self.make_directory()
-        for name in ("source.cu", *pipeline.fixed_files, *pipeline.collect_own_files(self.recipe)):
+        own_files = pipeline.collect_own_files(self.recipe)
+        for name in (pipeline.source_name, *pipeline.fixed_files, *own_files):
             source = os.path.join(module, name)
             if os.path.exists(source):
                 shutil.copyfile(source, self.locate_file(name))
@@ -185,6 +186,8 @@ class Compile(Struct):
         stop after the step that makes this output. Return the outcome."""
         cause: Cause | None = None
         reason = ""
+        if self.recipe.log:
+            self.logs.append(self.scrub_log(self.recipe.log.encode()))
         try:
             self._check_source()
             for step in self._run_each_step():

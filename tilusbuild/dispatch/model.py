@@ -114,7 +114,7 @@ def _count_threads(instance: PlannedInstance, values: Mapping[str, Value]) -> in
     except ExprError:
         return None
     valid_sides = [side for side in sides if isinstance(side, int) and side >= 1]
-    return math.prod(valid_sides) if len(valid_sides) == len(sides) else None
+    return math.prod(valid_sides) if sides and len(valid_sides) == len(sides) else None
 
 
 def compute_work(

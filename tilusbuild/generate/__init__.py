@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -22,14 +22,37 @@ class Target:
     """What expressions call `arch.*`, by name: `smem_per_block`."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """A source, and the parts of the launch in which it differs from the manifest. Sizes are
-    numbers, or expressions as in `[script.X.launch]`."""
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """The parts of a program that take precedence over the manifest. Sizes are numbers, or
+    expressions as in `[script.X.launch]`."""
 
-    text: str
+    symbol: str | None = None
+    """The kernel's name."""
+    parameters: tuple[str | None, ...] | None = None
+    """The kernel's parameters in order: names of arguments, and None for a null pointer."""
     grid: tuple[int | str, ...] | None = None
     block: tuple[int | str, ...] | None = None
     smem: int | str | None = None
     """Bytes of dynamic shared memory."""
     cluster: tuple[int | str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Source(Generated):
+    """A source in CUDA C++, for `cpu` in C++."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Cubin(Generated):
+    """Device code for the one architecture of the target."""
+
+    data: bytes
+    compiler: str = ""
+    """Its compiler's name, version and digest, for `program.txt`."""
+    log: str = ""
+    """The output of `ptxas -v`, which alone has the spills."""
+    ir: Mapping[str, str] = field(default_factory=dict)
+    """For `--dump-ir`: texts by file name, each below `ir/` or `module/ir/`."""

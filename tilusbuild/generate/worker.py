@@ -7,6 +7,7 @@ the answer before (`reads.py`). What the generator prints is dropped.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import importlib.machinery
 import importlib.util
@@ -19,7 +20,7 @@ from operator import index
 from typing import Any
 
 from tilusbuild.errors import did_you_mean
-from tilusbuild.generate import Source, Target
+from tilusbuild.generate import Cubin, Generated, Source, Target
 from tilusbuild.generate.reads import NO_NETWORK, ReadsNoter, UncachedLoader
 from tilusbuild.process.resident import serve_requests
 
@@ -59,9 +60,12 @@ def import_file(path: str) -> Any:
     return sys.modules[key]
 
 
-def call_generator(path: str, name: str, values: Mapping[str, Any], target: Target) -> Source:
-    """Return the source for a schedule's values. The function gets those of `values` and `target`
-    that its parameters name. Raises `GeneratorError`, and what the generator raises."""
+def call_generator(
+    path: str, name: str, values: Mapping[str, Any], target: Target
+) -> Source | Cubin:
+    """Return the source or the cubin for a schedule's values. The function gets those of `values`
+    and `target` that its parameters name. Raises `GeneratorError`, and what the generator
+    raises."""
     function = getattr(module := import_file(path), name, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
@@ -83,16 +87,17 @@ def call_generator(path: str, name: str, values: Mapping[str, Any], target: Targ
     result = function(**{k: v for k, v in arguments.items() if takes_all or k in names})
     if isinstance(result, str):
         result = Source(result)
-    if not isinstance(result, Source) or not isinstance(result.text, str):
+    is_source = isinstance(result, Source) and isinstance(result.text, str)
+    if not is_source and not (isinstance(result, Cubin) and isinstance(result.data, bytes)):
         kind = "None" if result is None else f"a value of type {type(result).__name__}"
-        raise GeneratorError(
-            f"it returned {kind}", line, "return the text, or a tilusbuild.generate.Source"
-        )
-    return dataclasses.replace(result, **_plain_sizes(result, name, line))
+        hint = "return the text, or a Source or Cubin of tilusbuild.generate"
+        raise GeneratorError(f"it returned {kind}", line, hint)
+    plain: Source | Cubin = dataclasses.replace(result, **_plain_sizes(result, line))
+    return plain
 
 
-def _plain_sizes(source: Source, name: str, line: int | None) -> dict[str, Any]:
-    """Return the sizes of a source's launch as numbers of Python and expressions. Raises
+def _plain_sizes(source: Generated, line: int | None) -> dict[str, Any]:
+    """Return the sizes of a launch as numbers of Python and expressions. Raises
     `GeneratorError`."""
 
     def plain(size: Any) -> int | str:
@@ -110,6 +115,15 @@ def _plain_sizes(source: Source, name: str, line: int | None) -> dict[str, Any]:
         ) from None
 
 
+def _encode_source(source: Source | Cubin, *, dumps: bool) -> dict[str, Any]:
+    """Return a source or a cubin as values of JSON; `ir` only with `dumps`."""
+    fields = dataclasses.asdict(source)
+    if isinstance(source, Cubin):
+        fields["data"] = base64.b64encode(source.data).decode()
+        fields["ir"] = fields["ir"] if dumps else {}
+    return fields
+
+
 def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request; errors of the generator are answers, too."""
     target = Target(**{**request["target"], "archs": tuple(request["target"]["archs"])})
@@ -120,7 +134,7 @@ def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]
     answer: dict[str, Any]
     try:
         source = call_generator(path, request["function"], request["values"], target)
-        answer = {"source": dataclasses.asdict(source)}
+        answer = {"source": _encode_source(source, dumps=request["dumps"])}
     except GeneratorError as fault:
         answer = {"error": str(fault), "frames": [(path, fault.line, None)], "hint": fault.hint}
     except (Exception, SystemExit) as error:

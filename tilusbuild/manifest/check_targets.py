@@ -139,7 +139,7 @@ def _check_form(checks: Checks, path: Path, name: str, script: ScriptSection) ->
     if not has_entry:
         why = "a kernel is launched through the driver: its library has no CUDA runtime"
         checks.reject_keys(path, ("cudart",), "scripts with an entry", why)
-        if has_kernel:
+        if has_kernel and not script.generator:
             _check_launch(checks, path, name)
 
 

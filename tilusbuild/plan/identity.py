@@ -44,6 +44,7 @@ def format_program_text(
     signature: Sequence[str],
     launch: Sequence[str],
     source: str,
+    compiler: str = "",
     headers: Sequence[tuple[str, str]],
     objects: Sequence[tuple[str, str]] = (),
 ) -> str:
@@ -51,7 +52,8 @@ def format_program_text(
 
     `script` is "" for an object: every library that links it has the same one. `entry` is (form,
     name), as in ("kernel", "matmul_f16"); `signature` and `launch` are lines; `headers` are
-    (sha256, name relative to its header directory), sorted; `objects` are (name, program hash) of
+    (sha256, name relative to its header directory), sorted; `compiler` is that of a generator's
+    cubin; `objects` are (name, program hash) of
     each object that a library links, in the order of the link.
     """
     form, name = entry
@@ -60,8 +62,9 @@ def format_program_text(
             f"{PROGRAM_FORMAT}\n",
             f"script = {format_toml(script)}\n" if script else "",
             f"{form} = {format_toml(name)}\n",
-            # The source itself is beside this text, in `module/source.cu`.
+            # The source itself is beside this text, in `module/`.
             f"source = sha256:{sha256_text(source)}\n",
+            f"compiler = {format_toml(compiler)}\n" if compiler else "",
             format_values("params", params),
             format_values("schedule", schedule),
             format_values("derived", derived),

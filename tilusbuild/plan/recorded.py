@@ -88,7 +88,7 @@ def _list_source_digests(program_txt: str, options_txt: str, pipeline: Pipeline)
     digests = parse_section(options_txt, "generated")
     if pipeline.has_source:
         source = parse_section(program_txt, "").get("source", "")
-        digests["source.cu"] = source.removeprefix("sha256:")
+        digests[pipeline.source_name] = source.removeprefix("sha256:")
     return digests
 
 
@@ -141,12 +141,12 @@ def _make_recipe(
         # comment, which no hash covers.
         objects = tuple(parse_section(program_txt, "objects").values())
         link = msgspec.structs.replace(link, objects=objects)
-    source_names = (*_GENERATED, "source.cu")
+    source_names = (*_GENERATED, pipeline.source_name)
     return Recipe(
         pipeline=pipeline,
         archs=tuple(parse_arch(name) for name in archs if name != "ptx"),
         ptx="ptx" in archs,
-        source=texts.get("source.cu", ""),
+        source=texts.get(pipeline.source_name, ""),
         symbol=json.loads(program.get("kernel", '""')),
         # The launcher is one of the recorded files, and nothing else depends on these three.
         signature=Signature(()),

@@ -15,8 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.compile.geometry import LaunchError
-from tilusbuild.compile.model import Includes, Recipe
+from tilusbuild.compile.model import Includes, Pipeline, Recipe
 from tilusbuild.compile.module import format_options
+from tilusbuild.compile.pipelines.cubin import KERNEL_CUBIN
 from tilusbuild.compile.steps import DEFINE_FLAGS
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest.check_files import make_missing_file_error
@@ -214,23 +215,30 @@ def _make_program(
     limits = valued.evaluate_limits(values)
     # A unit is one command: its flags must not depend on one of its kernels.
     shared_values = spec.select_shared_values(values)
-    symbol = valued.name_symbol(values)
+    parts, is_cubin = rendering.parts, rendering.is_cubin
+    pipeline = choose_program_pipeline(spec, is_cubin=is_cubin)
+    if is_cubin:
+        unit_kernels = ()
+    symbol = parts.get("symbol") or valued.name_symbol(values)
+    signature = valued.select_parameters(spec.signature, parts.get("parameters"))
     flags = valued.make_flags(shared_values)
     defines = valued.make_defines(dict(spec.recipe.options.defines), shared_values)
     # A macro of the command may name a header, and a generated header may include one, so headers
     # are looked for in these texts, too.
-    texts = (source, *(header.text for header in headers.values()))
+    texts = ("" if is_cubin else source, *(header.text for header in headers.values()))
     scanned = "\n".join((*texts, *format_definitions(defines, flags)))
     closure_of_source = find_closure(spec, sources, scanned, template)
-    launch = valued.override_launch(spec.recipe.launch, rendering.launch)
+    launch = valued.override_launch(spec.recipe.launch, parts)
     link, library_files, probed_paths = library.make_entry_link(spec, sources.memory)
     closure = add_files(closure_of_source, library_files)
     # If there are no headers there is no copy of them, and so no directory to search.
     roots = closure_of_source.roots if closure_of_source.headers else ()
     recipe = replace(
         spec.recipe,
-        source=valued.make_full_source(source, symbol, unit_kernels),
+        pipeline=pipeline,
+        source=source if is_cubin else valued.make_full_source(source, symbol, unit_kernels),
         symbol=symbol,
+        signature=signature,
         launch=launch,
         constants=values,
         includes=Includes(
@@ -243,6 +251,7 @@ def _make_program(
         headers={name: header.text for name, header in headers.items()},
         part=replace(spec.recipe.part, language=find_language(template)),
         link=link,
+        log=parts.get("log", ""),
     )
     program_txt = identity.format_program_text(
         script="" if spec.is_part else spec.script,
@@ -251,8 +260,9 @@ def _make_program(
         schedule={name: schedule.values[name] for name in spec.parameters},
         derived={name: schedule.values[name] for name in spec.derived},
         signature=spec.signature.format_text().splitlines(),
-        launch=format_launch(recipe.launch),
+        launch=[*format_launch(recipe.launch), *signature.format_parameters()],
         source=recipe.source,
+        compiler=parts.get("compiler", ""),
         headers=[(header.sha256, header.name) for header in closure.headers],
     )
     return RenderedProgram(
@@ -268,6 +278,22 @@ def _make_program(
         scanned=scanned,
         files=probed_paths,
     )
+
+
+def choose_program_pipeline(spec: InstanceSpec, *, is_cubin: bool) -> Pipeline:
+    """Return the pipeline of a source or a cubin. Raises `InputError` where a script cannot have
+    it."""
+    if is_cubin == (spec.pipeline is KERNEL_CUBIN):
+        return spec.pipeline
+    if is_cubin and spec.pipeline.launcher.starts_kernel:
+        return KERNEL_CUBIN
+    place = spec.manifest.locate_value("script", spec.script, "generator")
+    kind, needs = (
+        ("cubin", f"a kernel for a GPU, which {spec.label} is not")
+        if is_cubin
+        else ("source", 'a compiler: leave out device-compiler = "none"')
+    )
+    raise input_error(f"it returned a {kind}, which needs {needs}", place=place)
 
 
 # `-DNAME=1`, `--define-macro=NAME=1`: the group is `NAME=1`.

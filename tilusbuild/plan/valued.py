@@ -16,13 +16,19 @@ from msgspec.structs import replace
 
 from tilusbuild.compile.declared import format_layout_asserts
 from tilusbuild.compile.model import Launch, Pipeline, Prune
-from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.script import make_signature
-from tilusbuild.manifest.script_sections import fill_in_values, has_values, parse_cached
+from tilusbuild.manifest.script_sections import (
+    LaunchSection,
+    fill_in_values,
+    has_values,
+    parse_cached,
+)
 from tilusbuild.manifest.sections import check_macro_value
 from tilusbuild.manifest.table import ValueFault
 from tilusbuild.runtime.structs import is_struct, parse_struct
+from tilusbuild.signature.model import NULL, Argument, Signature
 from tilusbuild.space.model import Schedule, SpaceError, SpaceSpec
 from tilusbuild.space.space import Space
 
@@ -202,6 +208,8 @@ class ProgramTexts:
     def make_launch(self) -> Launch | None:
         """Return the launch geometry; None if no launcher starts the kernel."""
         declared = self._owner.launch_for(self._target)
+        if declared is None and self._owner.generator:
+            declared = LaunchSection()  # the generator sets it
         if declared is None or not self._pipeline.launcher.starts_kernel:
             return None
 
@@ -220,19 +228,35 @@ class ProgramTexts:
 
     def override_launch(self, launch: Launch | None, parts: Mapping[str, Any]) -> Launch | None:
         """Return a launch with the parts that a generator has set in place. Raises `InputError`."""
-        if launch is None or not parts:
-            return launch
+        if launch is None:
+            return None
         try:
             bound = {
                 key: tuple(map(self.bind_expression, value))
                 if isinstance(value, list)
                 else self.bind_expression(value)
                 for key, value in parts.items()
+                if key in ("grid", "block", "smem", "cluster")
             }
         except ExprError as error:
             place = self._manifest.locate_value("script", self._script, "generator")
             raise InputError(Diagnostic(f"a launch of it: {error.message}", place)) from None
         return replace(launch, **bound)
+
+    def select_parameters(
+        self, signature: Signature, names: Sequence[str | None] | None
+    ) -> Signature:
+        """Return a signature with the kernel's parameters that a generator has named, if any; None
+        is a null pointer. Raises `InputError`."""
+        if names is None:
+            return signature
+        known: dict[str | None, Argument] = {a.name: a for a in signature.arguments}
+        known[None] = NULL
+        for name in names:
+            if name not in known:
+                place = self._manifest.locate_value("script", self._script, "generator")
+                raise input_error(f'its parameter "{name}" is not one of args', place=place)
+        return replace(signature, chosen_parameters=tuple(known[name] for name in names))
 
 
 def format_launch(launch: Launch | None) -> list[str]:

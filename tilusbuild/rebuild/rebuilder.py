@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import get_product, read_meta
 from tilusbuild.compile.model import OBJECT
+from tilusbuild.compile.pipelines import PIPELINES
 from tilusbuild.compile.program import compile_program
 from tilusbuild.compile.steps import LAUNCHER, find_launcher
 from tilusbuild.errors import InputError, input_error
@@ -155,7 +156,8 @@ class Rebuilder:
         `compile_sh` names, by file name. A missing file is left out."""
         include = os.path.join(self._root, layout.INCLUDE)
         digests = layout.find_header_digests(compile_sh.encode("utf-8", "replace"))
-        paths = {name: os.path.join(entry, "module", name) for name in (*generated, "source.cu")}
+        sources = {pipeline.source_name for pipeline in PIPELINES}
+        paths = {name: os.path.join(entry, "module", name) for name in (*generated, *sources)}
         # A launcher is shared by the programs of a script, so it is not in an entry but in one of
         # the include directories that the script names.
         directories = (os.path.join(include, digest) for digest in digests)

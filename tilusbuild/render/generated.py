@@ -9,6 +9,7 @@ is generated once in a renderer's life.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -104,7 +105,7 @@ class GeneratedRenderer(Renderer):
         self._function = style.function
         self._workers = workers
         self._guard = threading.Lock()
-        self._answers: dict[str, tuple[bytes, Mapping[str, Any]]] = {}
+        self._answers: dict[str, tuple[bytes, bool, Mapping[str, Any]]] = {}
         self._digests: dict[str, str] = {}
         """By the names of reads: of before each was read."""
         self._stamps: dict[str, DeviceStamp] = {}
@@ -112,6 +113,25 @@ class GeneratedRenderer(Renderer):
         """Digests of what earlier plans read, as they are in this one."""
 
     def render(self, template: str, context: Mapping[str, Any]) -> Rendering:
+        compressed, is_cubin, parts = self._generate(template, context)
+        with self._guard:
+            names = (template, *sorted(self._digests))
+        try:
+            errors = "surrogateescape" if is_cubin else "strict"
+            text = zlib.decompress(compressed).decode(errors=errors)
+        except UnicodeDecodeError:
+            raise input_error("the source has a lone surrogate", place=Place(template)) from None
+        return Rendering(text, names, parts=parts, is_cubin=is_cubin)
+
+    def generate_ir(self, template: str, context: Mapping[str, Any]) -> Mapping[str, str]:
+        ir: Mapping[str, str] = self._generate(template, context, dumps=True)[2].get("ir", {})
+        return ir
+
+    def _generate(
+        self, template: str, context: Mapping[str, Any], *, dumps: bool = False
+    ) -> tuple[bytes, bool, Mapping[str, Any]]:
+        """Return the compressed text or cubin of a context, whether it is a cubin, and the other
+        fields that are set. Raises `InputError`."""
         target = {**context["target"], "limits": context["arch"]}
         values = {k: v for k, v in context.items() if k not in ("target", "arch", "args", "script")}
         path = self.resolve_path(template)
@@ -121,6 +141,7 @@ class GeneratedRenderer(Renderer):
             "function": self._function,
             "values": values,
             "target": target,
+            "dumps": dumps,
         }
         # The order of the values is that of the function's `**values`.
         key = json.dumps(request)
@@ -130,17 +151,14 @@ class GeneratedRenderer(Renderer):
             if "error" in answer:
                 raise InputError(self._make_diagnostic(template, values, answer))
             source = answer["source"]
-            data = source.pop("text").encode("utf-8", "surrogatepass")
-            launch = {name: value for name, value in source.items() if value is not None}
-            self._answers[key] = zlib.compress(data, 1), launch
-        compressed, launch_parts = self._answers[key]
-        with self._guard:
-            names = (template, *sorted(self._digests))
-        try:
-            text = zlib.decompress(compressed).decode()
-        except UnicodeDecodeError:
-            raise input_error("the source has a lone surrogate", place=Place(template)) from None
-        return Rendering(text, names, launch=launch_parts)
+            is_cubin = "data" in source
+            if is_cubin:
+                data = base64.b64decode(source.pop("data"))
+            else:
+                data = source.pop("text").encode("utf-8", "surrogatepass")
+            parts = {name: value for name, value in source.items() if value is not None}
+            self._answers[key] = zlib.compress(data, 1), is_cubin, parts
+        return self._answers[key]
 
     def release_workers(self) -> None:
         self._workers.release()

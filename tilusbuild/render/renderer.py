@@ -40,8 +40,10 @@ class Rendering(Struct, frozen=True):
     missing: tuple[str, ...] = ()
     """Templates that were used and do not exist (`ignore missing`, or the first of a list): when
     one appears, the text may change."""
-    launch: Mapping[str, Any] = {}
-    """The parts of the launch that a generator has set, by the manifest's keys."""
+    parts: Mapping[str, Any] = {}
+    """The fields of a `generate.Source` or `Cubin` that a generator has set, besides the text."""
+    is_cubin: bool = False
+    """Whether the text is a cubin, as UTF-8 with `surrogateescape`."""
 
 
 class Renderer:
@@ -93,6 +95,10 @@ class Renderer:
         used = tuple(name for name in names if name in texts)
         missing = tuple(name for name in names if name not in texts)
         return Rendering(text, used, missing)
+
+    def generate_ir(self, template: str, context: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the intermediate texts of a generator's compiler, by file name."""
+        return {}
 
     def release_workers(self) -> None:
         """End the processes of the project's generators, which have read its files."""

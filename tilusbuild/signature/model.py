@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.expr import Expr, parse_expression
+from tilusbuild.runtime.dtypes import POINTER
 
 Dim = str | int | Expr
 """A dimension in a shape: a bare name, a literal, or an expression over names."""
@@ -143,10 +144,16 @@ class Argument(Struct, frozen=True):
         return " ".join(words)
 
 
+NULL = Argument("null pointer", POINTER)
+"""A parameter of the kernel that no argument has: a null pointer."""
+
+
 class Signature(Struct, frozen=True):
     """The arguments in the kernel's order. `join_arguments` and `resolve_constants` make it."""
 
     arguments: tuple[Argument, ...]
+    chosen_parameters: tuple[Argument, ...] | None = None
+    """The kernel's parameters where they are not the arguments in order; `NULL` stands for none."""
 
     @property
     def callable_arguments(self) -> tuple[Argument, ...]:
@@ -171,12 +178,19 @@ class Signature(Struct, frozen=True):
     @property
     def parameters(self) -> tuple[Argument, ...]:
         """Return the kernel's parameters, in order."""
+        if self.chosen_parameters is not None:
+            return self.chosen_parameters
         return tuple(argument for argument in self.arguments if argument.is_parameter)
 
     @property
     def dimensions(self) -> tuple[Argument, ...]:
         """Return the arguments that are read off the tensors' shapes."""
         return tuple(argument for argument in self.arguments if argument.is_dimension)
+
+    def format_parameters(self) -> list[str]:
+        """Return the line of `program.txt` on `chosen_parameters`, if there are any."""
+        names = ", ".join(argument.name for argument in self.chosen_parameters or ())
+        return [f"parameters = {names}"] if self.chosen_parameters is not None else []
 
     def format_text(self) -> str:
         """Return the canonical text: a line for each argument, each ended by a newline."""

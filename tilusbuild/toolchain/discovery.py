@@ -59,7 +59,8 @@ class DeviceCompiler(Struct, frozen=True):
 
     def choose_for_script(self, requested: str | None) -> str:
         """Return the compiler for a script whose manifest names `requested` (None for no name)."""
-        return requested if requested is not None and self.scripts_choose else self.name
+        is_chosen = requested == "none" or (requested is not None and self.scripts_choose)
+        return requested if requested is not None and is_chosen else self.name
 
 
 class ToolchainRequest(Struct, frozen=True):

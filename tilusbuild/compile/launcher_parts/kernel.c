@@ -191,7 +191,7 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
   static pthread_mutex_t filling = PTHREAD_MUTEX_INITIALIZER;
 #endif
 #ifdef TL_PARAMETERS
-  void *parameters[TL_PARAMETER_COUNT + 1];
+  void *parameters[TL_PARAMETER_COUNT + 1], *null = NULL;
 #else
   void *parameters[TL_ARGUMENTS + 1];
 #endif
@@ -215,7 +215,8 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
 #ifdef TL_PARAMETERS
   for (int i = 0; i < TL_PARAMETER_COUNT; i++) {
     int from = tl_parameters[i];
-    if (from >= 0) parameters[i] = tl_struct_bytes[from] ? call->value[from].pointer : &call->value[from];
+    if (from < 0) parameters[i] = &null;
+    else parameters[i] = tl_struct_bytes[from] ? call->value[from].pointer : &call->value[from];
   }
 #else
   for (int i = 0; i < TL_ARGUMENTS; i++) parameters[i] = &call->value[i];
@@ -223,7 +224,7 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
 #ifdef TL_TENSOR_MAPS
   for (int i = 0; i < TL_PARAMETER_COUNT && !error; i++) {
     int which = -1 - tl_parameters[i];
-    if (which < 0) continue;
+    if (which < 0 || which >= TL_MAP_COUNT) continue;
     error = tl_encode(call, which, &maps[which]);
     parameters[i] = &maps[which];
   }

@@ -2,11 +2,12 @@
 
 from tilusbuild.compile.model import Pipeline
 from tilusbuild.compile.pipelines.cpu import CPU
+from tilusbuild.compile.pipelines.cubin import KERNEL_CUBIN
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC
 from tilusbuild.compile.pipelines.nvrtc import KERNEL_NVRTC
 
-PIPELINES: list[Pipeline] = [CPU, KERNEL_NVRTC, KERNEL_NVCC, HOST]
+PIPELINES: list[Pipeline] = [CPU, KERNEL_CUBIN, KERNEL_NVRTC, KERNEL_NVCC, HOST]
 """In order: the first whose `can_compile` returns True compiles a script."""
 
 
