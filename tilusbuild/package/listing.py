@@ -9,7 +9,7 @@ consistent list: every script and program has its files, every file belongs to o
 safe. All other bytes raise `PackageError`.
 
 The price of a list that comes first: a package cannot be written as a stream, since every digest is
-needed before the first byte (docs/design-notes.md).
+needed before the first byte (docs/guarantees.md).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ a user or the order of work. Values print as in TOML. A line is added to the tex
 number in their first line, because each change of them makes every program another program.
 
 Text costs space and a little time, and buys that `sha256sum` checks a name and `diff` explains a
-change (docs/design-notes.md).
+change (docs/cache.md).
 """
 
 from __future__ import annotations
