@@ -3,15 +3,18 @@
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from support.project import Project, head
 from tilusbuild.runtime import load
+from tilusbuild.runtime.choose import Choice
 from tilusbuild.runtime.errors import LoadError
 
 RULE = 'serves = { whole = "n % vector == 0" }'
@@ -102,6 +105,8 @@ def test_a_call_that_nothing_serves_is_an_error_that_names_the_rules(project: Pr
     with pytest.raises(LoadError, match=r"no program that serves n = 7\n  whole: n % vector == 0"):
         kernel(np.zeros(7, np.float32))
     project.edit("tilus.toml", "{ n = 65521 }", "{ n = 7 }")
+    warned = project.run("build").err
+    assert "warning: scale cpu has no program that serves n = 7" in warned
     said = project.run("dispatch", "check", "scale", status=1).out
     assert "scale cpu has no program that serves n = 7" in said
 
@@ -184,3 +189,94 @@ def test_a_file_without_calls_of_the_script_is_an_error(project, text, message) 
     if text is not None:
         project.write("calls.jsonl", text)
     assert message in project.run("tune", "scale", "--sizes-from", "calls.jsonl", status=2).err
+
+
+ALIGNED = 'serves = { whole = "n % vector == 0", aligned = "align(x) >= 4 * vector" }'
+
+
+@pytest.fixture
+def aligned(project: Project) -> Project:
+    project.edit("tilus.toml", RULE, ALIGNED)
+    return project
+
+
+def offset(count: int, elements: int) -> np.ndarray:
+    """An array of `count` elements, so many after an address that 256 divides."""
+    memory = np.zeros(count + 128, "f4")
+    start = -(memory.ctypes.data // 4) % 64 + elements
+    return memory[start : start + count]
+
+
+def test_a_program_serves_only_addresses_that_suit_it(aligned: Project, monkeypatch) -> None:
+    aligned.run("tune", "scale", "--cache", "warm")
+    kernel = load("scale", where=str(aligned.cache))
+    launched: list[Choice] = []
+    choose_program = kernel._choose_program
+
+    def note_choice(*args: Any) -> Choice:
+        launched.append(choose_program(*args))
+        return launched[-1]
+
+    monkeypatch.setattr(kernel, "_choose_program", note_choice)
+    for elements in (0, 64, 16, 4, 1, 0):
+        np.testing.assert_array_equal(kernel(offset(65536, elements)), offset(65536, 0))
+    assert [choice.schedule["vector"] for choice in launched] == [16, 16, 4, 1], "once for each"
+    assert launched[2].why == (
+        "measured at n = 65536; program 2 does not serve n = 65536, align(x) = 16: "
+        "aligned (align(x) >= 4 * vector)"
+    )
+    choice = kernel.select(n=65536)
+    assert (choice.schedule["vector"], choice.why) == (
+        16,
+        "measured at n = 65536; align(x) is taken as 256",
+    )
+
+
+def test_the_c_dispatcher_looks_at_addresses_too(aligned: Project) -> None:
+    import tvm_ffi
+
+    aligned.run("tune", "scale", "--cache", "warm")
+    (path,) = aligned.cache.glob("scripts/scale/*/dispatch/libscale.so")
+    library = ctypes.CDLL(str(path))
+    library.scale_select.argtypes = [ctypes.c_int64]
+    assert [4, 1, 16][library.scale_select(65536)] == 16
+    packed = tvm_ffi.load_module(str(path))["launch"]
+    for elements in (0, 16, 4, 1):
+        x, y = offset(65536, elements), np.zeros(65536, "f4")
+        x[:] = 1
+        packed(x, y)
+        assert (y == 2).all()
+        y[:] = 0
+        pointers = [ctypes.c_void_p(a.ctypes.data) for a in (x, y)]
+        assert library.scale_launch(*pointers, ctypes.c_int32(65536), None) == 0
+        assert (y == 2).all()
+    assert "given, align(x) is 256. */" in path.with_name("dispatch.h").read_text()
+    # At an address that no program serves the rule must have been asked.
+    aligned.edit("tilus.toml", "4 * vector", "64 * vector")
+    aligned.run("build")
+    # Another name: a library of this name is open.
+    second = shutil.copy(path, path.with_name("second.so"))
+    for call in (tvm_ffi.load_module(second)["launch"], load("scale", where=str(aligned.cache))):
+        call(offset(65536, 64), y)
+        with pytest.raises(RuntimeError, match="program that serves"):
+            call(offset(65536, 4), y)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("align(z) >= 4", "tilus.toml:16:21: error: align(z): there is no such tensor"),
+        ("align(n) >= 4", "there is no such tensor"),
+        ("align(x)", '"align(x)" is a number, not a condition'),
+        ("align(4) >= 4", '"align" takes 2 arguments, not 1'),
+    ],
+)
+def test_a_mistake_in_align_has_its_place(project: Project, rule: str, message: str) -> None:
+    project.edit("tilus.toml", "n % vector == 0", rule)
+    assert message in project.run("plan", status=2).err
+
+
+def test_only_serves_knows_addresses(project: Project) -> None:
+    project.edit("tilus.toml", RULE, 'restrict = { a = "align(x) > vector" }')
+    message = '"align(x)" is not known here\n'
+    assert message in project.run("plan", status=2).err

@@ -60,8 +60,8 @@ class Publication(Struct, frozen=True):
         return iterate_jobs(plan)
 
     def list_notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
-        """Return warnings of measurements that publishing would drop. Raises `InputError`, before
-        anything is compiled, for a plan that cannot be published."""
+        """Return warnings of measurements and sizes that no program serves. Raises `InputError`,
+        before anything is compiled, for a plan that cannot be published."""
         return ()
 
     def publish_results(
@@ -106,7 +106,7 @@ class ProjectPublication(Publication, frozen=True):
 
     def list_notices(self, project: Project, plan: Plan, /) -> tuple[str, ...]:
         outputs.check_outputs(project, plan)
-        return list_dropped_measurements(project, plan)
+        return list_dispatch_notices(project, plan)
 
     def publish_results(
         self, project: Project, plan: Plan, selection: PlanSelection, result: Result, /
@@ -263,9 +263,9 @@ def make_script_record(
     )
 
 
-def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
+def list_dispatch_notices(project: Project, plan: Plan) -> tuple[str, ...]:
     """Return, in words, the measurements that do not serve the plan's new script directories as
-    they were made. Raises `InputError`."""
+    they were made, and the manifest's sizes that no program serves. Raises `InputError`."""
     # The imports below are made only where they are needed: most scripts were not tuned, and the
     # start should be quick.
     notices = []
@@ -279,7 +279,13 @@ def list_dropped_measurements(project: Project, plan: Plan) -> tuple[str, ...]:
             if rows := read_rows(project.cache, instance.directory):
                 script = describe_planned(project.manifest, instance, path)
                 notices.append(describe_older_rows(script, rows))
-        dispatch = project.manifest.scripts[instance.script].dispatch
+        section = project.manifest.scripts[instance.script]
+        if section.serves and section.tune is not None:
+            from tilusbuild.dispatch.describe import describe_planned, describe_unserved
+
+            planned = describe_planned(project.manifest, instance, path)
+            notices += describe_unserved(planned, section.tune.sizes)
+        dispatch = section.dispatch
         if dispatch is not None and dispatch.measured is not None:
             from tilusbuild.dispatch.committed import describe_unused_rows
 

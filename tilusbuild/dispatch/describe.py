@@ -7,7 +7,7 @@ place or time. `tilusbuild.runtime.script` reads it. Expressions in it are trees
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tilusbuild.dispatch.model import parse_model
@@ -29,7 +29,9 @@ from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.script_sections import BucketSection, DispatchSection, parse_cached
 from tilusbuild.plan.instance import InstanceSpec, PlannedInstance
 from tilusbuild.plan.model import list_target_constants
+from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.dtypes import WHOLE
+from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import SCHEMA, Script, parse_description
 from tilusbuild.runtime.sealed import seal_json, unseal_json
 from tilusbuild.signature.model import Argument
@@ -91,6 +93,16 @@ def describe_planned(manifest: Manifest, instance: PlannedInstance, path: str = 
     built. Raises `InputError` as `make_script_json`."""
     script_json = make_script_json(manifest, instance, [None] * len(instance.programs))
     return parse_description(path, unseal_json(script_json))._replace(not_built={})
+
+
+def describe_unserved(script: Script, sizes: Iterable[Mapping[str, Value]]) -> Iterator[str]:
+    """Yield the error of a call at each of these sizes that no program of the script serves."""
+    chooser = Chooser(script, (), frozenset(script.programs))
+    for call_sizes in sizes:
+        try:
+            chooser.choose_program(script.complete_sizes(call_sizes))
+        except (LoadError, ValueError) as error:
+            yield str(error)
 
 
 def _find_toolkit_version(spec: InstanceSpec) -> str | None:

@@ -22,10 +22,12 @@ from tilusbuild.expr import ExprError, c_prelude
 from tilusbuild.expr.c import CWriter
 from tilusbuild.expr.tree import Node
 from tilusbuild.runtime import library
+from tilusbuild.runtime.arrays import list_call_arguments
 from tilusbuild.runtime.kernel import list_available_programs, locate_size
 from tilusbuild.runtime.regular import read_bytes, read_text
 from tilusbuild.runtime.script import FILE, Script
 from tilusbuild.runtime.sealed import unseal_json
+from tilusbuild.runtime.semantics import MAX_ALIGNMENT, is_alignment, name_alignment
 from tilusbuild.runtime.tables import DeviceTable
 
 
@@ -78,6 +80,8 @@ class _SourceWriter:
         self.u64_names = {a.name for a in script.arguments if a.dtype == "u64" and a.dims is None}
         """The u64 arguments: a choice takes only those of their values that an int64_t has."""
         self.names = {name: f"size[{i}]" for i, name in enumerate(self.sizes)}
+        self.given_sizes = [name for name in self.sizes if not is_alignment(name)]
+        """The parameters of `_select`. The alignments, which follow them, are the largest there."""
 
     def write_files(self) -> dict[str, str]:
         """Return the texts of `dispatch.c` and `dispatch.h`, by file name."""
@@ -167,10 +171,13 @@ class _SourceWriter:
             device_rows.append(f"  {{{device}, {arch}, td_entries_{i}, {len(entries)}}},")
         lines.append("};\nstatic const td_table td_tables[TD_TABLES + 1] = {")
         lines += [*device_rows, "  {0, 0, 0, 0}\n};\nstatic const td_read td_reads[] = {"]
-        for name in self.sizes:
+        for name in self.given_sizes:
             argument, axis = locate_size(script, name)
             u64 = format_c_string(name) if name in self.u64_names else 0
             lines.append(f"  {{{argument}, {-1 if axis is None else axis}, {u64}}},")
+        for i, a in enumerate(list_call_arguments(script)):
+            if name_alignment(a.name) in self.sizes:
+                lines.append(f"  {{{i}, -2, 0}},")
         return "\n".join([*lines, "  {0, -1, 0}\n};\n"])
 
     def _write_buckets(self) -> str:
@@ -289,13 +296,20 @@ static int td_serves(int program, const int64_t *size) {{
         name = to_c_symbol(self.script)
         # `launch` and `launch_error` are the names in every program, so a dispatcher can stand for
         # one. With the script's name both are in the header.
-        sizes = ", ".join(f"int64_t {size}" for size in self.sizes)
-        values = ", ".join(self.sizes) or "0"
+        sizes = ", ".join(f"int64_t {size}" for size in self.given_sizes)
+        alignments = [str(MAX_ALIGNMENT)] * (len(self.sizes) - len(self.given_sizes))
+        values = ", ".join([*self.given_sizes, *alignments]) or "0"
         # The prefix `a_` keeps the names of arguments apart from the variables of the C code.
         arguments = "".join(f"{format_c_type(a)} a_{a.name}, " for a in self.script.arguments)
         argument_names = "".join(f"a_{a.name}, " for a in self.script.arguments)
         types = "".join(f"{format_c_type(a)}, " for a in self.script.arguments)
-        size_values = ", ".join(f"(int64_t)a_{size}" for size in self.sizes) or "0"
+        size_words = [f"(int64_t)a_{size}" for size in self.given_sizes]
+        size_words += [
+            f"td_align(a_{a.name})"
+            for a in self.script.arguments
+            if name_alignment(a.name) in self.sizes
+        ]
+        size_values = ", ".join(size_words) or "0"
         range_checks = "".join(
             f"\n  if (a_{size} > INT64_MAX) return td_beyond({format_c_string(size)});"
             for size in self.sizes
@@ -359,8 +373,12 @@ TD_EXPORT const char *{name}_error(void) {{ return launch_error(); }}
     def _write_header(self) -> str:
         """Return the text of `dispatch.h`."""
         name = to_c_symbol(self.script)
-        sizes = ", ".join(f"int64_t {size}" for size in self.sizes) or "void"
-        further_parameters = f", {sizes}" if self.sizes else ""
+        sizes = ", ".join(f"int64_t {size}" for size in self.given_sizes) or "void"
+        further_parameters = f", {sizes}" if self.given_sizes else ""
+        assumption = ""
+        if len(self.given_sizes) < len(self.sizes):
+            tensors = ", ".join(self.sizes[len(self.given_sizes) :])
+            assumption = f"/* Where sizes alone are given, {tensors} is {MAX_ALIGNMENT}. */\n"
         arguments = "".join(f"{format_c_type(a)} {a.name}, " for a in self.script.arguments)
         guard = f"TILUSBUILD_{name.upper()}_H"
         return f"""\
@@ -372,7 +390,7 @@ TD_EXPORT const char *{name}_error(void) {{ return launch_error(); }}
 extern "C" {{
 #endif
 
-/* The number of the program that serves these sizes on the current device; -1: {name}_error(). */
+{assumption}/* The program that serves these sizes on the current device; -1: {name}_error(). */
 int {name}_select({sizes});
 int {name}_select_on(int device{further_parameters});
 

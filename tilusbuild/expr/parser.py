@@ -280,8 +280,9 @@ class _TreeReader:
         choices = tuple(self.read_node(choice, depth + 1) for choice in right.elts)
         return t.Member(item, choices, isinstance(node.ops[0], ast.NotIn), column=column)
 
-    def _read_call(self, node: ast.Call, column: int, depth: int) -> t.Call:
-        """Return a call of a function of the language with a right number of arguments."""
+    def _read_call(self, node: ast.Call, column: int, depth: int) -> Node:
+        """Return a call of a function of the language with a right number of arguments, or the name
+        of a tensor's alignment, `align(x)`."""
         if not isinstance(node.func, ast.Name):
             raise ExprError("only the functions of the expression language can be called", column)
         name = node.func.id
@@ -290,6 +291,9 @@ class _TreeReader:
             raise ExprError(f'unknown function "{name}"; {hint}', column)
         if node.keywords:
             raise ExprError(f'"{name}" takes no keyword arguments', column)
+        match name, node.args:
+            case "align", [ast.Name(id=tensor)]:
+                return t.Name(semantics.name_alignment(tensor), column=column)
         fewest, most = FUNCTIONS[name]
         if len(node.args) < fewest or (most is not None and len(node.args) > most):
             count = f"{fewest} argument{'s' if fewest > 1 else ''}"

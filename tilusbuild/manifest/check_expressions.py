@@ -27,6 +27,7 @@ from tilusbuild.manifest.script import ScriptSection, as_row
 from tilusbuild.manifest.script_sections import list_expressions, parse_cached
 from tilusbuild.manifest.table import Table
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
+from tilusbuild.runtime.semantics import is_alignment, name_alignment
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature.model import Argument, SignatureError
 from tilusbuild.signature.parsing import join_arguments, parse_argument
@@ -36,7 +37,8 @@ class NameScope(Struct, frozen=True):
     """The names that a script declares for one target."""
 
     sections: Mapping[str, frozenset[str]]
-    """Those of `params`, `space` and `derived`, and as `sizes` the integer arguments."""
+    """Those of `params`, `space` and `derived`, as `sizes` the integer arguments, and as
+    `alignments` the `align(x)` of the tensors."""
     arguments: frozenset[str]
     strides: frozenset[str]
     """Arguments that are read off strides. Dispatch does not know them."""
@@ -105,7 +107,7 @@ def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]
     for name, rule in script.restrict_sources(target).items():
         yield ("restrict", name), rule, _STATIC_SECTIONS
     for name, rule in script.serves.items():
-        yield ("serves", name), rule, _CALL_SECTIONS
+        yield ("serves", name), rule, _CALL_SECTIONS | {"alignments"}
     for source in list_expressions(script.kernel or ""):
         yield ("kernel",), source, _STATIC_SECTIONS
     for name, arg in script.args.items():
@@ -159,6 +161,8 @@ def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection
     # A dimension that is nowhere declared is reported with its shape, and not at each use.
     dimensions = {dim for each in types.values() for dim in each.dims or () if isinstance(dim, str)}
     sections["sizes"] = (arguments | (dimensions - sections["params"])) - non_integers
+    tensors = (name for name, argument in types.items() if argument.is_tensor)
+    sections["alignments"] = frozenset(map(name_alignment, tensors))
     strides = {stride for arg in script.args.values() for stride in arg.strides or ()}
     return NameScope(
         sections,
@@ -247,7 +251,7 @@ def _check_condition(
                 column = [as_row(row)[place : place + 1] for row in rows]
                 # 0 and 1 are what a macro of C++ has for false and true.
                 return any(value not in (0, 1) for values in column for value in values)
-        return name in script.args
+        return name in script.args or is_alignment(name)
 
     if _is_number(source, is_number_name):
         hint = 'compare it with a limit, as in "threads * vector <= 1024"'
@@ -295,6 +299,11 @@ def _explain_name(
             f'"{name}" is not known here',
             "rules, bytes and flops hold for every schedule, so they cannot depend on it",
         )
+    if name in scope.sections["alignments"]:
+        return f'"{name}" is not known here', "only `serves` depends on the addresses of tensors"
+    if is_alignment(name):
+        tensors = scope.sections["alignments"]
+        return f"{name}: there is no such tensor", did_you_mean(name, tensors)
     if name in scope.sections["sizes"]:
         return (
             f'"{name}" is an argument: it is not known until the kernel is called',

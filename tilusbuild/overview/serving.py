@@ -20,7 +20,6 @@ from tilusbuild.runtime import device as devices
 from tilusbuild.runtime import library
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import Device
-from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import list_available_programs, make_chooser
 from tilusbuild.runtime.naming import NamePattern, format_command, to_snake_case
@@ -85,14 +84,12 @@ class DispatchOverview(Struct, frozen=True):
         table_sizes = {entry.sizes for table in self.tables for entry in table.entries}
         all_sizes = [sizes for sizes in self.sizes if all(key in sizes for key in keys)]
         all_sizes += [dict(zip(keys, sizes, strict=True)) for sizes in sorted(table_sizes)]
-        # Rules may read integers besides the keys. The sizes of a table have none: they count as 1.
-        integers = [a.name for a in self.script.arguments if a.dims is None and a.dtype in WHOLE]
         coverage: dict[tuple[Value, ...], CoverageRow] = {}
         for sizes in all_sizes:
             key_sizes = {key: sizes[key] for key in keys}
             key_values = tuple(key_sizes.values())
             if key_values not in coverage:
-                call_sizes = {**dict.fromkeys(integers, 1), **sizes}
+                call_sizes = self.script.complete_sizes(sizes)
                 coverage[key_values] = _find_choice(chooser, key_sizes, call_sizes, None)
         return list(coverage.values())
 

@@ -13,13 +13,20 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import Any
 
 from tilusbuild.runtime.dtypes import DTYPES, WHOLE
 from tilusbuild.runtime.errors import LoadError, did_you_mean
 from tilusbuild.runtime.script import Dim, Script, ScriptArgument
-from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN, NoValueError, Value, to_python_number
+from tilusbuild.runtime.semantics import (
+    INT64_MAX,
+    INT64_MIN,
+    MAX_ALIGNMENT,
+    NoValueError,
+    Value,
+    to_python_number,
+)
 from tilusbuild.runtime.states import check_states, has_torch_state, may_write
 from tilusbuild.runtime.structs import is_struct, pack_struct, parse_struct
 
@@ -87,6 +94,36 @@ def read_sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]
                     # The first tensor decides: the launcher reports one that disagrees.
                     values.setdefault(dim, size)
     return values
+
+
+_address_readers: dict[type, Callable[[Any], int]] = {}
+"""By the type of an array: the function that returns its address."""
+
+
+def read_alignment(array: Any) -> int:
+    """Return the power of two that divides the address of an array, at most 256; 256 for None.
+    Raise `TypeError` for an object without an address."""
+    reader = _address_readers.get(type(array))
+    if reader is None:
+        reader = _address_readers[type(array)] = _find_address_reader(array)
+    bits = reader(array) | MAX_ALIGNMENT
+    return bits & -bits
+
+
+def _find_address_reader(array: Any) -> Callable[[Any], int]:
+    """Return the quickest function to the address of arrays of this type."""
+    if array is None:
+        return lambda array: 0
+    if hasattr(array, "data_ptr"):  # torch, tvm-ffi
+        return methodcaller("data_ptr")
+    for name in ("__array_interface__", "__cuda_array_interface__"):  # NumPy; CuPy
+        if hasattr(array, name):
+            return lambda array: getattr(array, name)["data"][0]
+    if not hasattr(array, "__dlpack__"):
+        raise TypeError(f"{type(array).__name__} is not an array that supports DLPack")
+    import tvm_ffi
+
+    return lambda array: tvm_ffi.from_dlpack(array).data_ptr()
 
 
 def is_conversion_error(error: RuntimeError) -> bool:

@@ -85,8 +85,11 @@ class Chooser:
         return not (self._rules or self._rows or script.model or script.serves or self._u64_names)
 
     def choose_program(self, sizes: Mapping[str, Value]) -> Choice:
-        """Return the program for the sizes of a call. A rule without a value does not hold. Raise
-        `LoadError` when a rule names a refused program, `ValueError` for a size above int64."""
+        """Return the program for the sizes of a call; missing alignments are the largest. A rule
+        without a value does not hold. Raise `LoadError` when a rule names a refused program,
+        `ValueError` for a size above int64."""
+        if self._script.serves is not None:
+            sizes = {**self._script.serves.alignments, **sizes}
         for name in self._u64_names:
             if to_number(sizes.get(name, 0)) > INT64_MAX:
                 reason = "the choice of a program depends on it, and it is above"

@@ -22,7 +22,7 @@ from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import DriverError, LoadError, did_you_mean, make_read_error
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.semantics import Value, to_python_number
+from tilusbuild.runtime.semantics import Value, is_alignment, name_alignment, to_python_number
 from tilusbuild.runtime.states import check_states
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.runtime.table_file import explain_refusals
@@ -98,7 +98,8 @@ class Kernel:
         """Forget the launchers of earlier calls. The next ones count their calls if the process
         records them, and only then."""
         script = self._scripts[0]
-        names = script.chosen_by if process.recorder is None else _list_recorded_sizes(script)
+        recorded = [] if process.recorder is None else _list_recorded_sizes(script)
+        names = list(dict.fromkeys([*recorded, *script.chosen_by]))
         runs_on_cpu_only = all(script.kind == "cpu" for script in self._scripts)
         self._shared_launcher = self._only_launcher
         self._launchers: dict[Any, Callable[..., Any]] = {}
@@ -157,8 +158,9 @@ class Kernel:
         return outputs
 
     def select(self, **sizes: Value) -> Choice:
-        """Return the choice for these sizes on the default device. Raises `TypeError` for an
-        unknown size and a missing dispatch key, and `LoadError`s."""
+        """Return the choice for these sizes on the default device, and for tensors with the largest
+        alignment that rules ask for. Raises `TypeError` for an unknown size and a missing dispatch
+        key, and `LoadError`s."""
         active = self._activate_default()
         script = active.script
         integers = [argument.name for argument in script.arguments if argument.dims is None]
@@ -169,10 +171,14 @@ class Kernel:
             sizes[name] = to_python_number(size)
             if not isinstance(sizes[name], int):
                 raise TypeError(f"{script.name}: size {name!r} is a whole number, not {size!r:.60}")
-        missing = [name for name in script.chosen_by if name not in sizes]
+        alignments = script.serves.alignments if script.serves else {}
+        missing = [name for name in script.chosen_by if name not in {**sizes, **alignments}]
         if missing:
             raise TypeError(f"{script.name} is chosen by {', '.join(missing)} too: give all keys")
-        return self._choose_program(active, sizes)
+        choice = self._choose_program(active, sizes)
+        # A call with other addresses may get another program.
+        assumed = "".join(f"; {name} is taken as {size}" for name, size in alignments.items())
+        return choice._replace(why=choice.why + assumed)
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -292,6 +298,9 @@ class Kernel:
         `_shared_launcher`, unless calls are counted. Raise `TypeError` and `LoadError`."""
         active = self._activate_for(arrays.find_first_tensor(self._scripts[0], named), named)
         sizes = arrays.read_sizes(active.script, named)
+        for argument in active.script.arguments:
+            if (name := name_alignment(argument.name)) in active.script.chosen_by:
+                sizes[name] = arrays.read_alignment(named[argument.name])
         missing = [name for name in active.script.chosen_by if name not in sizes]
         if missing:
             label = f'{active.script.name}: argument "{missing[0]}"'
@@ -400,12 +409,26 @@ def _make_key_reader(script: Script, names: Sequence[str], *, one_device: bool) 
     `names`. With `one_device` the key has no device."""
     arguments = arrays.list_call_arguments(script)
     tensor_indices = [i for i, argument in enumerate(arguments) if argument.is_on_device]
-    read_sizes = _make_sizes_reader([locate_size(script, name) for name in names])
+    sizes = [name for name in names if not is_alignment(name)]
+    read_sizes = _make_sizes_reader([locate_size(script, name) for name in sizes])
+    aligned = [i for i, a in enumerate(arguments) if name_alignment(a.name) in names]
+    if aligned:
+        read_sizes = _join_alignments(read_sizes, aligned)
     if one_device or not tensor_indices:
         return read_sizes
     first_tensor = tensor_indices[0]
     # `device` of torch, CuPy and JAX is hashable and quick; NumPy's is a string from 2.0 on.
     return lambda args: (args[first_tensor].device, read_sizes(args))
+
+
+def _join_alignments(read_sizes: _KeyReader, tensors: Sequence[int]) -> _KeyReader:
+    """Return a function from a call's arguments to their sizes and the alignments of the tensors at
+    these positions."""
+    read_alignment = arrays.read_alignment
+    if len(tensors) == 1:
+        tensor = tensors[0]
+        return lambda args: (read_sizes(args), read_alignment(args[tensor]))
+    return lambda args: (read_sizes(args), *[read_alignment(args[tensor]) for tensor in tensors])
 
 
 class SizeLocation(NamedTuple):

@@ -18,16 +18,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
+from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import CorruptCacheError, make_read_error
 from tilusbuild.runtime.naming import format_instance_name
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
 from tilusbuild.runtime.semantics import (
+    MAX_ALIGNMENT,
     Function,
     NoValueError,
     Value,
     build_function,
     collect_names,
+    name_alignment,
 )
 from tilusbuild.runtime.structs import is_struct, parse_struct
 
@@ -91,6 +94,8 @@ class ScriptServes(NamedTuple):
     rules: tuple[ServesRule, ...]
     columns: Mapping[str, Mapping[int, Value | None]]
     """The names in the rules besides sizes, each with a value for each program number."""
+    alignments: Mapping[str, Value]
+    """The names `align(x)` in the rules, with the value for a call whose addresses are unknown."""
 
     def explain_refusal(self, program: int, sizes: Mapping[str, Value]) -> str | None:
         """Return the first rule by which a program does not serve a call, as `NAME (SOURCE)`; None
@@ -98,7 +103,7 @@ class ScriptServes(NamedTuple):
         values = {name: column[program] for name, column in self.columns.items()}
         for rule in self.rules:
             try:
-                is_true = bool(rule.when({**sizes, **values}))
+                is_true = bool(rule.when({**self.alignments, **sizes, **values}))
             except NoValueError:
                 is_true = False
             if not is_true:
@@ -183,12 +188,19 @@ class Script(NamedTuple):
     @property
     def chosen_by(self) -> tuple[str, ...]:
         """Return the sizes that decide on a program: the keys, then other arguments in rules of
-        dispatch and of `serves`."""
+        dispatch and of `serves`, then the alignments of tensors."""
         names = [rule.names for rule in self.rules]
         names += [rule.names for rule in self.serves.rules] if self.serves else []
         rule_names = frozenset().union(*names)
         other_names = rule_names.difference(self.keys)
-        return (*self.keys, *(a.name for a in self.arguments if a.name in other_names))
+        integers = (a.name for a in self.arguments if a.name in other_names)
+        return (*self.keys, *integers, *(self.serves.alignments if self.serves else ()))
+
+    def complete_sizes(self, sizes: Mapping[str, Value]) -> dict[str, Value]:
+        """Return the sizes with 1 for each integer argument that is not among them, as rules may
+        read integers that no size of a table or of a manifest gives."""
+        integers = (a.name for a in self.arguments if a.dims is None and a.dtype in WHOLE)
+        return {**dict.fromkeys(integers, 1), **sizes}
 
     def find_bucket(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
         """Return the bucket of a call's sizes, which have all dispatch keys."""
@@ -297,7 +309,12 @@ def parse_description(path: str, value: Mapping[str, Any]) -> Script:
         rules=tuple(_parse_rule(rule, scalars, programs) for rule in dispatch["rules"]),
         model=_parse_model(dispatch["model"], keys, programs),
         form=_check_text(value.get("form", CALLED)),
-        serves=_parse_serves(dispatch.get("serves"), scalars, programs),
+        serves=_parse_serves(
+            dispatch.get("serves"),
+            scalars,
+            [name_alignment(a["name"]) for a in value["arguments"] if a["dims"] is not None],
+            programs,
+        ),
     )
 
 
@@ -340,10 +357,13 @@ def _parse_rule(
 
 
 def _parse_serves(
-    value: Mapping[str, Any] | None, scalars: Collection[str], programs: Mapping[int, str]
+    value: Mapping[str, Any] | None,
+    scalars: Collection[str],
+    alignments: Sequence[str],
+    programs: Mapping[int, str],
 ) -> ScriptServes | None:
-    """Return the rules of the sizes that programs may serve, expressions over `scalars` and the
-    rules' columns; None without rules. Raise as `parse_description`."""
+    """Return the rules of the sizes that programs may serve, expressions over `scalars`,
+    `alignments` and the rules' columns; None without rules. Raise as `parse_description`."""
     if value is None:
         return None
     columns = {name: _parse_column(column, programs) for name, column in value["columns"].items()}
@@ -351,12 +371,15 @@ def _parse_serves(
         ServesRule(
             _check_text(rule["name"]),
             _check_text(rule["source"]),
-            build_function(rule["when"], {*scalars, *columns}),
+            build_function(rule["when"], {*scalars, *alignments, *columns}),
             collect_names(rule["when"]) - columns.keys(),
         )
         for rule in value["rules"]
     )
-    return ScriptServes(rules, columns)
+    names = frozenset().union(*(rule.names for rule in rules))
+    # In the order of the arguments, as the C dispatcher has them.
+    used_alignments = [name for name in alignments if name in names]
+    return ScriptServes(rules, columns, dict.fromkeys(used_alignments, MAX_ALIGNMENT))
 
 
 def _parse_model(

@@ -236,6 +236,20 @@ CALLS: dict[str, Callable[..., Value]] = {
 }
 
 
+MAX_ALIGNMENT = 256
+"""The largest value of `align(x)`: that of an address without a tensor, too."""
+
+
+def name_alignment(tensor: str) -> str:
+    """Return the name that `align(x)`, the alignment of a tensor's address, has in expressions."""
+    return f"align({tensor})"
+
+
+def is_alignment(name: str) -> bool:
+    """Return whether a name of an expression is one of `name_alignment`."""
+    return name.endswith(")")
+
+
 Function: TypeAlias = Callable[[Mapping[str, Any]], Value]
 """An expression, or a part of one, as a function of the values of its names."""
 

@@ -27,6 +27,12 @@ static int td_is_ours(int kind) { return kind == 2 || kind == 13; } /* device, m
 static int td_is_ours(int kind) { return kind == 1 || kind == 3; } /* the host, pinned */
 #endif
 
+/* The power of two that divides an address, at most 256; 256 for null. */
+static inline int64_t td_align(const void *pointer) {
+  uintptr_t bits = (uintptr_t)pointer | 256;
+  return (int64_t)(bits & (~bits + 1));
+}
+
 /* 0, or -1 where the arguments are not what they should be: any program says it better. 1, with a
    message, where only the choice cannot have them. The device is -1 for tensors that no program here is
    for. */
@@ -36,7 +42,10 @@ static int td_read_sizes(const td_any *args, int32_t count, int64_t *size, int *
     const td_any *any = &args[td_reads[i].argument];
     const td_tensor *tensor = td_tensor_of(any);
     int axis = td_reads[i].axis;
-    if (axis < 0) {
+    if (axis == -2) {
+      if (!tensor && any->kind) return -1; /* not a tensor, nor None */
+      size[i] = tensor ? td_align((const char *)tensor->data + tensor->byte_offset) : 256;
+    } else if (axis < 0) {
       if (any->kind == TD_BIG_INT && td_reads[i].u64) return -td_beyond(td_reads[i].u64);
       if (any->kind != TD_INT && any->kind != TD_BOOL) return -1;
       size[i] = any->as.integer;

@@ -18,7 +18,7 @@ static const char *const td_sources[] = {"table", "measured", "nearest", "model"
 typedef struct { const char *program, *sha256; } td_program;          /* NULL: not built */
 typedef struct { int64_t key[TD_WIDTH]; int32_t program; const int32_t *others; } td_entry; /* others: end with -1 */
 typedef struct { const char *device, *arch; const td_entry *entries; int count; } td_table;
-typedef struct { int argument, axis; const char *u64; } td_read;      /* axis -1: a scalar; u64: its name */
+typedef struct { int argument, axis; const char *u64; } td_read;      /* axis -1: a scalar, -2: the alignment; u64: its name */
 
 /* The programs of buckets that were met, for all threads. A slot is read without a lock: it counts if
    its version is even and the same before and after. 0: never written. */
