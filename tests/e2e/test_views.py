@@ -129,9 +129,18 @@ def test_a_damaged_script_is_named(built):
     assert not (built.directory / "view").exists()
 
 
-def test_in_a_project_its_own_scripts_are_exported(built, tmp_path):
+def test_in_a_project_its_own_scripts_are_listed_and_exported(built, tmp_path):
     other = built.copy(tmp_path / "other")
     other.edit("tilus.toml", "[script.scale", "[script.plus")
     other.run("build", "--cache-dir", str(built.cache))
     other.run("cache", "export", "--layout", "tilus", "view", "--cache-dir", str(built.cache))
     assert [path.name for path in (other.directory / "view/scripts").iterdir()] == ["plus"]
+    listings = [
+        other.run("cache", "ls", *option, "--cache-dir", str(built.cache))
+        for option in ((), ("--all",))
+    ]
+    assert [("plus" in each.out, "scale" in each.out) for each in listings] == [
+        (True, False),
+        (True, True),
+    ]
+    assert listings[0].err.startswith("--all lists ")

@@ -41,7 +41,13 @@ from tilusbuild.runtime.naming import (
 )
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, seal_json, unseal_json
-from tilusbuild.runtime.search_roots import JIT_ROOT_PREFIX, LOST_ROOT
+from tilusbuild.runtime.search_roots import (
+    JIT_ROOT_PREFIX,
+    LOST_ROOT,
+    SearchRoot,
+    get_working_directory,
+    select_projects,
+)
 from tilusbuild.runtime.semantics import Value
 from tilusbuild.status import KNOWN_IN_CACHE, RECORDED, Status
 
@@ -74,6 +80,16 @@ def read_index(tree: Tree) -> dict[str, BuiltProject]:
         return _parse_projects(unseal_json(data))
     except CorruptFileError as error:
         raise CorruptFileError(f"{layout.INDEX} is damaged: {error}") from None
+
+
+def find_projects_here(tree: Tree) -> dict[str, BuiltProject]:
+    """Return the project of the index that is around the working directory; elsewhere, every one.
+    Raises `CorruptFileError`."""
+    projects = read_index(tree)
+    origins = {key: each.origin for key, each in projects.items() if os.path.isabs(key)}
+    root = SearchRoot(tree.root, "cache")
+    is_own, keys = select_projects(root, origins, get_working_directory())
+    return {key: projects[key] for key in keys} if is_own else projects
 
 
 def record_build(
@@ -296,6 +312,11 @@ class ScriptListing(Struct, frozen=True):
         """The name of the instance on the command line."""
         return format_instance_name(self.script, self.params, self.target)
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """The script's directory and hash, by which a project keeps it."""
+        return self.directory, self.hash
+
     def label_of(self, program: int) -> str:
         """Return the name of the program with this number on the command line."""
         return format_program_name(self.script, self.params, program, self.target)
@@ -461,7 +482,7 @@ def select_current(cache: Tree, scripts: list[ScriptListing]) -> list[ScriptList
         roots = {pair for project in read_index(cache).values() for pair in project.scripts}
     except CorruptFileError:
         roots = set()
-    return [item for item in scripts if (item.directory, item.hash) in roots] or scripts
+    return [item for item in scripts if item.key in roots] or scripts
 
 
 def parse_word(word: str) -> NamePattern:

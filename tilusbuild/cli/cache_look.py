@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilusbuild.cli import options
-from tilusbuild.cli.arguments import Common, one_of, positionals, target_option
-from tilusbuild.cli.options import emit_line
+from tilusbuild.cli.arguments import Common, flag, one_of, positionals, target_option
+from tilusbuild.cli.options import emit_line, print_message
 from tilusbuild.errors import input_error
 from tilusbuild.report.jsonl import declare_line
-from tilusbuild.report.text import format_bytes
+from tilusbuild.report.text import format_bytes, format_count
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.status import Status
 
@@ -37,6 +37,7 @@ class CacheLsArgs(Common, frozen=True, kw_only=True):
         help="list the programs of this script, instance or program, or"
         f" {options.describe_other_cache()}",
     )
+    all: bool = flag("--all", help="list the scripts of other projects, too")
 
 
 CachedScriptLine = declare_line(
@@ -93,23 +94,24 @@ def _is_path(word: str) -> bool:
     return False
 
 
-def _list_scripts(cache: Tree, arguments: Common) -> int:
+def _list_scripts(cache: Tree, arguments: CacheLsArgs) -> int:
     """Print a row, or a line of JSON, for each script in a cache. Return 0."""
     from tilusbuild.cache.index import list_scripts
     from tilusbuild.runtime.naming import format_instance_name
     from tilusbuild.table import format_table
 
-    listings, roots = list_scripts(cache), _collect_roots(cache)
+    roots, foreign = _collect_roots(cache)
+    scripts = list_scripts(cache)
+    listings = scripts if arguments.all else [s for s in scripts if s.key not in foreign]
     if arguments.json:
         for script in listings:
-            key = (script.directory, script.hash)
             emit_line(
                 CachedScriptLine(
-                    *key,
+                    *script.key,
                     script.head.get("target"),
                     dict(script.statuses),
                     script.size,
-                    tuple(roots.get(key, ())),
+                    tuple(roots.get(script.key, ())),
                     script.label,
                 )
             )
@@ -125,30 +127,36 @@ def _list_scripts(cache: Tree, arguments: Common) -> int:
             format_bytes(listing.size),
             listing.hash[:12],
             # Two projects can have the same name; each counts once here.
-            ", ".join(dict.fromkeys(roots.get((listing.directory, listing.hash), []))),
+            ", ".join(dict.fromkeys(roots.get(listing.key, []))),
         )
         for listing in listings
     ]
     titles = ("script", "target", "arch", "programs", "built", "refused", "size", "hash", "root")
     print(format_table(titles, rows), end="")
+    if count := len(scripts) - len(listings):
+        print_message(f"--all lists {format_count(count, 'script')} of other projects, too\n")
     return 0
 
 
-def _collect_roots(cache: Tree) -> dict[tuple[str, str], list[str]]:
-    """Return, by script, the projects and packages that keep it from the garbage collection."""
-    from tilusbuild.cache.index import read_index
+def _collect_roots(cache: Tree) -> tuple[dict[tuple[str, str], list[str]], set[tuple[str, str]]]:
+    """Return, by script, the projects and packages that keep it from the garbage collection; and
+    the scripts that only projects elsewhere keep."""
+    from tilusbuild.cache.index import find_projects_here, read_index
     from tilusbuild.runtime.sealed import CorruptFileError
 
     try:
-        projects = read_index(cache)
+        projects, own = read_index(cache), find_projects_here(cache)
     except CorruptFileError:
-        return {}  # `cache verify` says so
+        return {}, set()  # `cache verify` says so
     roots: dict[tuple[str, str], list[str]] = {}
+    own_scripts: set[tuple[str, str]] = set()
     for key, project in projects.items():
         root_name = f"package {project.name}" if key.startswith("package:") else project.name
+        if key in own or not os.path.isabs(key):
+            own_scripts.update(project.scripts)
         for directory_and_hash in project.scripts:
             roots.setdefault(directory_and_hash, []).append(root_name)
-    return roots
+    return roots, roots.keys() - own_scripts
 
 
 def _list_programs(cache: Tree, arguments: Common, word: str) -> None:

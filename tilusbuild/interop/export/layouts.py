@@ -19,17 +19,12 @@ from tilusbuild._version import __version__
 from tilusbuild.cache import layout
 from tilusbuild.cache.entries import Entry, get_product, lookup_entry
 from tilusbuild.cache.garbage import read_header_digests
-from tilusbuild.cache.index import read_index
+from tilusbuild.cache.index import find_projects_here
 from tilusbuild.cache.tree import Tree
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.regular import read_bytes, try_list
 from tilusbuild.runtime.script import CALLED, Script, read_script
-from tilusbuild.runtime.search_roots import (
-    SearchRoot,
-    get_working_directory,
-    select_projects,
-)
 from tilusbuild.runtime.tables import DeviceTable, read_dispatch_table
 from tilusbuild.state.files import sha256_bytes
 from tilusbuild.status import Status
@@ -64,12 +59,8 @@ class ExportItem(Struct, frozen=True):
 def list_exported_scripts(cache: Tree) -> list[ExportedScript]:
     """Return the scripts of the last build that can be called, sorted by name and hash: of the
     project around the working directory, elsewhere of every one. Raises `TilusbuildError`."""
-    projects = read_index(cache)
-    origins = {key: each.origin for key, each in projects.items() if os.path.isabs(key)}
-    tree = SearchRoot(cache.root, "cache")
-    is_own, keys = select_projects(tree, origins, get_working_directory())
-    chosen = [projects[key] for key in keys] if is_own else projects.values()
-    roots = {pair for project in chosen for pair in project.scripts}
+    projects = find_projects_here(cache).values()
+    roots = {pair for project in projects for pair in project.scripts}
     scripts = (_read_exported_script(cache, *pair) for pair in sorted(roots))
     return [exported for exported in scripts if exported.script.form == CALLED]
 
