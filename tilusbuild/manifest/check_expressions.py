@@ -396,7 +396,7 @@ def _check_arguments(checks: Checks, path: Path, script: ScriptSection) -> None:
         except SignatureError as error:
             name = error.argument or ""
             _add_signature_error(checks, path, name, error, script)
-            arguments[error.undeclared or name] = _STAND_IN
+            arguments.update(dict.fromkeys(error.undeclared or (name,), _STAND_IN))
 
 
 # For an argument whose mistake is reported: others may use it as a dimension.

@@ -24,8 +24,8 @@ class SignatureError(Exception):
 
     argument: str | None = None
     """The argument's name; None while one argument is parsed alone."""
-    undeclared: str | None = None
-    """The name of a dimension that the arguments lack, if that is the mistake."""
+    undeclared: tuple[str, ...] = ()
+    """The names of dimensions that no argument has, if that is the mistake."""
 
     def __init__(self, message: str, column: int | None = None, *, hint: str | None = None) -> None:
         super().__init__(message)

@@ -245,8 +245,8 @@ def join_arguments(arguments: Iterable[Argument], constants: Collection[str] = (
     )
     for argument in arguments_with_roles:
         with _name_in_errors(argument):
-            for dim in argument.dims or () if argument.dims != ANY_SHAPE else ():
-                _check_dim(dim, by_name, constants)
+            if argument.dims != ANY_SHAPE:
+                _check_dims(argument.dims or (), by_name, constants)
             if argument.tile is not None:
                 _check_tile(argument, argument.tile, by_name)
     return Signature(arguments_with_roles)
@@ -333,32 +333,38 @@ def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
     raise SignatureError(message, 1, hint=hint)
 
 
-def _check_dim(dim: Dim, by_name: Mapping[str, Argument], constants: Collection[str]) -> None:
-    """Raise `SignatureError` for a dimension with a name that no integer argument or constant
-    has."""
-    if isinstance(dim, int):
-        return
-    names = {dim} if isinstance(dim, str) else set(dim.names)
-    for name in sorted(names - set(constants)):
-        scalar = by_name.get(name)
-        if scalar is None:
-            if "." in name:  # arch.number, target.kind
-                raise SignatureError(f"a shape cannot depend on {name}: it is the caller's")
-            known = [a.name for a in by_name.values() if get_integer_limits(a.dtype)] + [*constants]
-            own = f'args.{name} = {{ type = "i64", parameter = false }}'
-            error = SignatureError(
-                f'dimension "{name}" is neither an argument nor a constant of the script',
-                hint=did_you_mean(name, known, max_listed=0)
-                or f"known: {', '.join(known) or 'none'}\n"
-                f"or declare it: {own}, if the kernel does not take it",
-            )
-            error.undeclared = name
-            raise error
+def _check_dims(
+    dims: tuple[Dim, ...], by_name: Mapping[str, Argument], constants: Collection[str]
+) -> None:
+    """Raise `SignatureError` for a shape with names that no integer argument or constant has."""
+    groups = ({d} if isinstance(d, str) else d.names for d in dims if not isinstance(d, int))
+    used = {name for names in groups for name in names}
+    undeclared = sorted(used.difference(by_name, constants))
+    for name in undeclared:
+        if "." in name:  # arch.number, target.kind
+            raise SignatureError(f"a shape cannot depend on {name}: it is the caller's")
+    if undeclared:
+        known = [a.name for a in by_name.values() if get_integer_limits(a.dtype)] + [*constants]
+        own = f'args.{undeclared[0]} = {{ type = "i64", parameter = false }}'
+        quoted, is_one = '", "'.join(undeclared), len(undeclared) == 1
+        message = f'dimension "{quoted}" is neither an argument nor a constant of the script'
+        if not is_one:
+            message = f'dimensions "{quoted}" are neither arguments nor constants of the script'
+        error = SignatureError(
+            message,
+            hint=did_you_mean(undeclared[0], known, max_listed=0)
+            or f"known: {', '.join(known) or 'none'}\n"
+            f"or declare {'it' if is_one else 'each'}: {own}, if the kernel does not take it",
+        )
+        error.undeclared = tuple(undeclared)
+        raise error
+    for name in sorted(used.difference(constants)):
+        scalar = by_name[name]
         if scalar.dims is not None or get_integer_limits(scalar.dtype) is None:
             raise SignatureError(
                 f'dimension "{name}" is {scalar.format_type()}: a dimension is an integer argument'
             )
-        if isinstance(dim, str) and scalar.dtype not in _DIMENSION_TYPES:
+        if name in dims and scalar.dtype not in _DIMENSION_TYPES:
             raise SignatureError(f'dimension "{name}" is {scalar.dtype}: declare it as i32 or i64')
 
 
