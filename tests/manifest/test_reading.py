@@ -82,6 +82,12 @@ def test_the_gpus_of_the_machine(
     assert manifest.reading.reread() is not None
     monkeypatch.setattr(reading, "find_local_archs", lambda: ("sm_80",))
     assert manifest.reading.reread() is None
+    monkeypatch.setattr(reading, "find_local_archs", lambda: ("sm_80", "sm_999"))
+    notes = read(kernel=KERNEL.replace("target.kind", "kind")).reading.notes
+    assert notes[-1] == "targets: sm_80 (of this machine; unknown GPU: sm_999)"
+    monkeypatch.setattr(reading, "find_local_archs", lambda: ("sm_999",))
+    notes = read(kernel=KERNEL.replace("target.kind", "kind")).reading.notes
+    assert notes[-1].endswith("(with PTX: there is no known GPU here; unknown GPU: sm_999)")
 
 
 @pytest.mark.parametrize(

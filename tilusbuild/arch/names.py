@@ -80,7 +80,10 @@ def _make_name_hint(name: str) -> str | None:
         for pattern, arch in _ARCH_OF_PRODUCT.items():
             if re.fullmatch(rf"({pattern}){_MODEL_END}", product):
                 return f'write "{arch}"'
-        return did_you_mean(name, list_known_names()) or "as nvcc spells it: sm_80, sm_90a, or cpu"
+        return (
+            did_you_mean(name, list_known_names(), likeness=0.7)
+            or "as nvcc spells it: sm_80, sm_90a, or cpu"
+        )
     # "9.0a" is sm_90a: the last digit is the minor version.
     number, suffix = match[1] + match[2], match[3].lower()
     exact, base = f"sm_{number}{suffix}", f"sm_{number}"
@@ -155,11 +158,11 @@ DEVICES = ("/dev/nvidiactl", "/dev/dxg", *(f"/dev/nvidia{number}" for number in 
 
 
 def find_local_archs() -> tuple[str, ...]:
-    """Return the names of the architectures of this machine's GPUs, sorted, each once.
+    """Return the names of the architectures of this machine's GPUs, each once, by their numbers.
 
     An architecture has its suffix `a` if there is one, since code for this machine may use all its
-    features. The result is () without a GPU, and for unknown GPUs. NVIDIA's management library is
-    asked, which starts no driver; it takes 20 ms on a machine with a GPU.
+    features. One that is not in `ARCHS` is among them. The result is () without a GPU. NVIDIA's
+    management library is asked, which starts no driver; it takes 20 ms on a machine with a GPU.
     """
     import ctypes  # here, since most commands look for no GPU
 
@@ -181,5 +184,4 @@ def find_local_archs() -> tuple[str, ...]:
             capabilities.add(10 * major.value + minor.value)
     library.nvmlShutdown()
     bases = (f"sm_{capability}" for capability in sorted(capabilities))
-    preferred_names = (f"{base}a" if f"{base}a" in ARCHS else base for base in bases)
-    return tuple(name for name in preferred_names if name in ARCHS)
+    return tuple(f"{base}a" if f"{base}a" in ARCHS else base for base in bases)

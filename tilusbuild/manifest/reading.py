@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.arch.names import DEVICES, find_local_archs
+from tilusbuild.arch.table import ARCHS
 from tilusbuild.errors import Diagnostic, Place, did_you_mean, find_nearest_word
 from tilusbuild.manifest.document import Document, shorten_path
 from tilusbuild.manifest.names import MAX_NAME, PACKAGE
@@ -206,7 +207,9 @@ def _add_targets(data: dict[str, Any], has_cpu_branch_by_script: Mapping[str, bo
 
     Return a note about the targets.
     """
-    local = {arch: {"arch": arch} for arch in find_local_archs()}
+    local_archs = find_local_archs()
+    unknown = [arch for arch in local_archs if arch not in ARCHS]
+    local = {arch: {"arch": arch} for arch in local_archs if arch in ARCHS}
     gpus: dict[str, Any] = local or _NO_GPU
     cpu_scripts = [name for name, has_cpu in has_cpu_branch_by_script.items() if has_cpu]
     data["target"] = {**gpus, **({"cpu": {"arch": "cpu"}} if cpu_scripts else {})}
@@ -215,7 +218,9 @@ def _add_targets(data: dict[str, Any], has_cpu_branch_by_script: Mapping[str, bo
             # Without `targets` a script would be built for the cpu, too.
             if isinstance(table, dict) and name not in cpu_scripts:
                 table.setdefault("targets", list(gpus))
-    source = "of this machine" if local else "with PTX: there is no GPU here"
+    source = "of this machine" if local else "with PTX: there is no known GPU here"
+    if unknown:
+        source += f"; unknown GPU: {', '.join(unknown)}"
     note = f"targets: {', '.join(gpus)} ({source})"
     if cpu_scripts:
         note += f", cpu for {', '.join(cpu_scripts)}"
