@@ -43,7 +43,7 @@ def test_mistakes_are_told(copied: Marks) -> None:
     for words, text in (
         (["show", "marc"], 'did you mean "mark"?'),
         (["show", "mark", "-t", "gpu"], 'no target "gpu"'),
-        (["shew", "mark"], "invalid choice"),
+        (["shew", "mark"], 'did you mean "show"?'),
     ):
         done = copied.run("dispatch", *words, status=2)
         assert text in done.err

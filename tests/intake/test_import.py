@@ -34,6 +34,8 @@ REFUSED: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
     "no call": ({"tune.py": "print(1)\n"}, ("tune.py",), "tune_kernel"),
     "cut JSON": ({"wrong.json": "{"}, ("wrong.json",), "cannot be imported"),
     "-o": ({"tune.py": "import kernel_tuner\n"}, ("tune.py", "-o", "x"), "-o is for builds"),
+    "a source": ({"a.cu": ""}, ("a.cu",), "a.cu is a file that does not say how its sources are"),
+    "nothing": ({"Makefile": ""}, ("makefile",), 'did you mean "Makefile"?'),
     "a directory": ({}, (".",), "compile_commands.json"),
     "sources": ({}, (".",), 'sources = ["**/*.cu"]'),
     "CMake": ({"CMakeLists.txt": ""}, ("CMakeLists.txt",), "cmake -S . -B build -G Ninja"),

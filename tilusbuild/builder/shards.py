@@ -44,7 +44,7 @@ def parse_shard(text: str) -> Shard:
         raise input_error(f'--shard "{text}": {count} shards', hint=hint)
     if not 1 <= number <= count:
         message = f'--shard "{text}": there is no shard {number} of {count}'
-        raise input_error(message, hint=f"from 1/{count} on")
+        raise input_error(message, hint=f"they are 1/{count} to {count}/{count}")
     return Shard(number, count)
 
 

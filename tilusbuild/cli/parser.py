@@ -66,8 +66,8 @@ _HINT_OF_FOREIGN_WORD = {
         "`tilusbuild cache gc` removes what no project's last build made,"
         " `tilusbuild cache clear` everything",
     ),
-    "compile": "`tilusbuild build`",
-    "make": "`tilusbuild build`",
+    **dict.fromkeys(("compile", "make"), "`tilusbuild build`"),
+    **dict.fromkeys(("new", "create"), "`tilusbuild init DIR`"),
     "list": "`tilusbuild plan` lists what is built, `tilusbuild cache ls` what the cache holds",
     "ls": "`tilusbuild cache ls`",
     "show": "`tilusbuild cache show`",
@@ -104,6 +104,13 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             self.error("unrecognized arguments: " + " ".join(unknown))
         return namespace, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise `InputError` for a value that is not among an argument's choices."""
+        if action.choices is not None and value not in action.choices:
+            name = "/".join(action.option_strings) or action.metavar
+            hint = did_you_mean(str(value), map(str, action.choices))
+            raise input_error(f'{name} cannot be "{value}"', hint=hint)
 
     def error(self, message: str) -> NoReturn:
         """Raise `InputError`, with a hint at the option or verb that may be meant."""

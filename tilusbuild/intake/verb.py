@@ -48,10 +48,13 @@ def run_import(arguments: ImportArgs) -> int:
     """Write `tilus.toml` for the named build, and the sources that a script holds as text; with
     `--stdout`, print the manifest and write nothing. Return the exit status. Raises `InputError`,
     also if the manifest exists."""
-    from tilusbuild.errors import input_error
+    from tilusbuild.errors import InputError, input_error
     from tilusbuild.intake.draft import ManifestDraft, format_manifest
+    from tilusbuild.manifest.check_files import make_missing_file_error
 
     source_path = os.path.abspath(arguments.what)
+    if not os.path.exists(source_path):
+        raise InputError(make_missing_file_error(os.getcwd(), arguments.what))
     if hint := _find_hint(source_path):
         kind = "a folder, which" if os.path.isdir(source_path) else "a file that"
         raise input_error(
@@ -63,7 +66,8 @@ def run_import(arguments: ImportArgs) -> int:
     try:
         root = _read_into_draft(draft, source_path, arguments.words, output, files)
     except (OSError, ValueError, SyntaxError, RecursionError) as error:
-        raise input_error(f"{arguments.what} cannot be imported: {error}") from None
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise input_error(f"{arguments.what} cannot be imported: {reason}") from None
     if not draft.libraries and not draft.kernels:
         raise input_error(
             f"nothing in {arguments.what} can be imported", hint="\n".join(draft.notes) or None
@@ -95,15 +99,21 @@ _HINT_BY_FILE_NAME = {
 
 
 def _find_hint(path: str) -> str | None:
-    """Return a hint that names the file to import, for a directory or for a file that only another
-    build system reads. Return None for a file that can be imported."""
-    if not os.path.isdir(path):
-        return _HINT_BY_FILE_NAME.get(os.path.basename(path))
+    """Return a hint that names the file to import, for a directory or for a file that holds no
+    build. Return None for a file that can be imported."""
+    name = os.path.basename(path)
+    if not os.path.isdir(path) and (name in _HINT_BY_FILE_NAME or _is_build(name)):
+        return _HINT_BY_FILE_NAME.get(name)
     return (
         "name its setup.py, compile_commands.json, build.ninja or Makefile; of CMake: "
         f"{_HINT_BY_FILE_NAME['CMakeLists.txt']}; or write"
         ' `sources = ["**/*.cu"]` in [library.NAME] of a tilus.toml'
     )
+
+
+def _is_build(name: str) -> bool:
+    """Return whether a file with this name can be imported."""
+    return name.endswith((".py", ".json", ".ninja", ".mk")) or "makefile" in name.lower()
 
 
 def _read_into_draft(
@@ -129,8 +139,8 @@ def _read_into_draft(
         tools = {"build.ninja": "ninja", "Makefile": "make"}
         usable_names = [n for n in tools if os.path.isfile(f"{directory}/{n}")]
         name = next((n for n in usable_names if shutil.which(tools[n])), name)
-    is_python, is_make = name.endswith(".py"), name.endswith(".mk") or "makefile" in name.lower()
-    is_build = is_make or name.endswith(".ninja")
+    is_python, is_json = name.endswith(".py"), name.endswith(".json")
+    is_build = not is_python and not is_json
     if words and not (is_build or (is_python and all("=" in word for word in words))):
         raise ValueError("words after its name are for ninja and make, variables for setup.py, too")
     if is_python:

@@ -84,8 +84,8 @@ def _check_file(checks: Checks, path: Path, name: str, kind: str) -> None:
         checks.add_value_error(path, f"the {kind} is not a regular file")
 
 
-def make_missing_file_error(root: str, name: str, place: Place) -> Diagnostic:
-    """Return the error for a missing file of the project, with a similar name as its hint."""
+def make_missing_file_error(root: str, name: str, place: Place | None = None) -> Diagnostic:
+    """Return the error for a missing file, relative to `root`, with a similar name as its hint."""
     full = os.path.normpath(os.path.join(root, name))
     return Diagnostic(f'file not found: "{name}"', place, _find_similar(full, name))
 

@@ -36,6 +36,7 @@ from tilusbuild.manifest.check_targets import NAMED, check_flags, check_targets
 from tilusbuild.manifest.checks import MAX_MISTAKES, Checks, TooManyMistakesError
 from tilusbuild.manifest.document import Document, read_document, shorten_path
 from tilusbuild.manifest.model import Manifest
+from tilusbuild.manifest.names import MAX_NAME
 from tilusbuild.manifest.reading import fill_from_templates
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script import KernelSection
@@ -363,7 +364,8 @@ def _quote_key(path: Path) -> str:
     name = next((part for part in reversed(path) if isinstance(part, str)), "the manifest")
     if path and isinstance(path[-1], int):
         return f'item {path[-1] + 1} of "{name}"'
-    return f'"{name}"'
+    # The line below the message has a name that is too long.
+    return f'"{name}"' if len(name) <= MAX_NAME else f'"{name[:40]}…"'
 
 
 def _explain_error(detail: ErrorDetails, path: Path) -> tuple[str, str | None]:

@@ -49,7 +49,7 @@ def open_package(path: str) -> Iterator[Reader]:
             reader.close()
     except PackageError as error:
         # An error of another package, opened in the block, names that one already.
-        if not error.named and path not in str(error):
+        if not error.named and f"{path}:" not in str(error):
             error.args = (f"{path}: {error}",)
         error.named = True
         raise
@@ -94,6 +94,9 @@ def _read_start(path: str) -> bytes:
     try:
         with open_file(path) as file:
             return file.read(4)
+    except FileNotFoundError:
+        hint = "a package is named by its path; `tilusbuild package` packs one"
+        raise input_error(f"there is no package {path!r}", hint=hint) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise input_error(f"{path!r} cannot be read: {reason}") from None

@@ -258,7 +258,8 @@ def select_script_targets(
 
 def _unknown_target_error(manifest: Manifest, name: str) -> Diagnostic:
     """Return the error for a target that the manifest does not have."""
-    hint = did_you_mean(name, manifest.targets)
+    # sm_90 is not a misspelt sm_80, nor gpu a cpu: only a word that is very near is one.
+    hint = did_you_mean(name, manifest.targets, likeness=0.84)
     return Diagnostic(f'no target "{name}" in {manifest.path}', hint=hint)
 
 
