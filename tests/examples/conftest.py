@@ -123,7 +123,7 @@ def _example(name: str) -> Any:
 
 
 quickstart, attention, marlin = map(_example, ("quickstart", "attention", "marlin"))
-indices = _example("indices")
+indices, serving = map(_example, ("indices", "serving"))
 hopper, gemm, cutlass = map(_example, ("hopper", "gemm", "cutlass"))
 
 
@@ -136,7 +136,9 @@ def emulate(tmp_path: Any) -> Callable[[Program], Kernel]:
 def launch(program: Program, kernel: Kernel, arguments: list[Any], **options: Any) -> Launched:
     """Launches with the manifest's geometry. `options`: dimensions and what `Kernel` takes."""
     dimensions = {
-        name: options.pop(name) for name in ("m", "n", "k", "heads", "bins") if name in options
+        name: options.pop(name)
+        for name in ("m", "n", "k", "heads", "bins", "batch")
+        if name in options
     }
     grid, block, smem = program.geometry(**dimensions)
     return kernel.launch(grid, block, smem, arguments, **options)

@@ -161,12 +161,47 @@ def test_histogram(indices, emulate, launch, native, target, items):
     np.testing.assert_array_equal(result, indices.reference.histogram(x, counts))
 
 
+# examples/serving: keys and values in pages, and blocks that take turns by a lock.
+@pytest.mark.parametrize(("target", "warps"), [("ampere", 1), ("ampere", 4), ("host", 1)])
+def test_paged_decode(serving, emulate, launch, native, target, warps):
+    (program,) = serving.programs("paged_decode", target, warps=warps)
+    rng = np.random.default_rng(4)
+    q = rng.standard_normal((2, 4, 128), dtype=np.float32)
+    k, v = rng.standard_normal((2, 5, 16, 2, 128), dtype=np.float32)
+    pages, lengths = rng.integers(0, 5, (2, 3), np.int32), np.array([37, 1], np.int32)
+    sizes = [*map(np.int32, (2, 4, 2, 5, 3)), np.float32(0.1)]
+    given = [q, k, v, pages, lengths, np.full_like(q, np.nan), *sizes]
+    result = call_program(program, emulate, launch, native, given, heads=4, batch=2)[5]
+    expected = serving.reference.paged_decode(q, k, v, pages, lengths, 0.1)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("target", "split_k"), [("ampere", 1), ("ampere", 8), ("host", 1), ("host", 16)]
+)
+def test_linear(serving, emulate, launch, native, target, split_k):
+    program = serving.programs("linear", target, split_k=split_k)[0]
+    rng = np.random.default_rng(5)
+    x, w = rng.standard_normal((3, 37), dtype=np.float32), rng.random((37, 130), np.float32)
+    locks, y = np.zeros(9, np.int32), np.full((3, 130), np.nan, np.float32)
+    given = [x, w, y, locks, *map(np.int32, (3, 130, 37, 9))]
+    results = call_program(program, emulate, launch, native, given, m=3, n=130)
+    expected = serving.reference.linear(x, w, np.zeros(9, np.int32))
+    for result, want in zip(results[2:4], expected, strict=True):
+        np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-5)
+
+
 def call_program(program, emulate, launch, native, given, **dimensions):
     """The arguments after a call of a program, emulated or of the host."""
     if program.target.kind == "cuda":
         return launch(program, emulate(program), given, **dimensions).tensors
     pointers = [
-        a.ctypes.data_as(ctypes.c_void_p) if a.ndim else int(a) for a in map(np.asarray, given)
+        a.ctypes.data_as(ctypes.c_void_p)
+        if a.ndim
+        else ctypes.c_float(float(a))
+        if a.dtype.kind == "f"
+        else int(a)
+        for a in map(np.asarray, given)
     ]
     native(program)(*pointers)
     return given

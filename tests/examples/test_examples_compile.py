@@ -64,6 +64,7 @@ def test_the_cutlass_example_compiles_clean(cutlass, tmp_path, target):
         ("attention", "decode[head_dim=64] ampere", "decode"),
         ("hopper", "rms_norm hopper", "rms_norm"),
         ("indices", "histogram ampere", "histogram"),
+        ("serving", "paged_decode ampere", "paged_decode"),
         ("marlin", "gemm[dtype=f16]", "_ZN5w4a164gemmI6__half"),
     ],
 )

@@ -396,6 +396,8 @@ inline int atomicAdd(int *to, int value) {
   return old;
 }
 
+inline void __threadfence() {}
+
 inline void __syncthreads() {
   ++device::at_barrier;
   device::current->waiting = true;
