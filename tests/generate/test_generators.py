@@ -66,8 +66,7 @@ def test_an_edit_of_an_imported_module_compiles_all(project: Project) -> None:
         ('import subprocess; X = subprocess.check_output(["cat", "kernels/x.json"])',
          "kernels/x.json"),
         ('import sys; sys.path.insert(0, "site"); import pack; X = pack.VERSION', "site/pack.py"),
-        ("import os, tempfile as t; d = t.mkdtemp(); os.listdir(t.gettempdir()); a = d + '/a';"
-         + " open(a, 'w').write(open('kernels/x.json').read()); X = open(a).read()",
+        ("import shutil as s, tempfile as t; X=open(s.copy('kernels/x.json', t.mkdtemp())).read()",
          "kernels/x.json"),
     ],
 )  # fmt: skip

@@ -423,6 +423,7 @@ def check_device_code(
         for kernel in kernels
         if kernel.name == symbol
     ]
+    findings.ptxas = findings.ptxas or _make_usages_without_spills(recipe, findings.usages)
     if problem := _find_arguments_problem(recipe, findings.usages, variables):
         raise StepError(Cause.CHECK, problem)
     if problem := find_kernel_problem(recipe, findings.usages):
@@ -430,6 +431,20 @@ def check_device_code(
     if exceeded := find_exceeded_limit(recipe, symbol, findings.usages, findings.ptxas):
         raise StepError(Cause.LIMIT, exceeded)
     findings.images = tuple(cubin.image for cubin in cubins)
+
+
+def _make_usages_without_spills(
+    recipe: Recipe, usages: Iterable[tuple[Arch, KernelUsage]]
+) -> tuple[PtxasUsage, ...]:
+    """Return the resources of cubins that came without ptxas' log. Raises `StepError` for a limit
+    of spills."""
+    if recipe.prune is not None and recipe.prune.max_spill_bytes is not None:
+        reason = "max-spill-bytes needs the output of ptxas, and the compiler has none"
+        raise StepError(Cause.CHECK, reason)
+    return tuple(
+        PtxasUsage(arch.name, usage.name, usage.registers, usage.stack, 0, 0, usage.static_smem)
+        for arch, usage in usages
+    )
 
 
 def _find_arguments_problem(

@@ -375,8 +375,8 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
     sees only these parameters; `kernel` sees the others. `[]`: all schedules of an instance."""
     std: Standard | None = None
     """The language standard."""
-    device_compiler: DeviceCompiler | Literal["none"] | None = None
-    """The compiler of the kernel. `"none"`: the generator returns cubins."""
+    device_compiler: DeviceCompiler | Literal["none", "tile"] | None = None
+    """The compiler of the kernel. `"none"`: the generator returns cubins. `"tile"`: CUDA Tile."""
     cudart: Literal["static", "shared"] | None = None
     """The CUDA runtime, with `entry`."""
     prune: PruneSection = PruneSection()

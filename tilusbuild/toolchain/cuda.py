@@ -106,6 +106,13 @@ class Cuda(Struct, frozen=True):
             return ()
         return (f"{os.path.basename(self.cudart)} - {memory.digest_file(self.cudart)}",)
 
+    def format_tile_fingerprint(self, memory: Digests) -> tuple[str, ...]:
+        """Return the line of `options.txt` for programs of CUDA Tile; () if the toolkit has no
+        compiler for them. Raises `OSError`."""
+        tileiras = os.path.join(os.path.dirname(self.nvcc), "tileiras")
+        is_there = os.path.isfile(tileiras)
+        return (f"tileiras - {memory.digest_file(tileiras)}",) if is_there else ()
+
 
 def examine_toolkit(nvcc: str, probe: Probe, ccbin: str) -> Cuda:
     """Return the toolkit that `nvcc` belongs to. Raises `RejectedError`.

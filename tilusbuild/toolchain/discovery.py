@@ -115,6 +115,8 @@ class Toolchain(Struct, frozen=True, eq=False):
     """Further lines for programs of several architectures."""
     fingerprint_cudart: tuple[str, ...] = ()
     """Further lines for programs that link the shared CUDA runtime."""
+    fingerprint_tile: tuple[str, ...] = ()
+    """Further lines for programs of CUDA Tile."""
     sandboxed: bool = True
     """Whether compiles run in a sandbox, if the machine has Landlock."""
     device_compiler: DeviceCompiler = DeviceCompiler()
@@ -226,6 +228,7 @@ def discover_toolchain(
             searched=tuple(searched),
             fingerprint_cuda=(*cuda.format_fingerprint(digests), *fingerprint_host),
             fingerprint_cudart=cuda.format_cudart_fingerprint(digests),
+            fingerprint_tile=cuda.format_tile_fingerprint(digests),
         )
     for tool in toolchain.list_tools():
         digests.record_tool(tool.path, tool.digest)

@@ -6,8 +6,9 @@ from tilusbuild.compile.pipelines.cubin import KERNEL_CUBIN
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 from tilusbuild.compile.pipelines.nvcc import HOST, KERNEL_NVCC
 from tilusbuild.compile.pipelines.nvrtc import KERNEL_NVRTC
+from tilusbuild.compile.pipelines.tile import KERNEL_TILE
 
-PIPELINES: list[Pipeline] = [CPU, KERNEL_CUBIN, KERNEL_NVRTC, KERNEL_NVCC, HOST]
+PIPELINES: list[Pipeline] = [CPU, KERNEL_CUBIN, KERNEL_TILE, KERNEL_NVRTC, KERNEL_NVCC, HOST]
 """In order: the first whose `can_compile` returns True compiles a script."""
 
 

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from tilusbuild.arch import Arch
 from tilusbuild.binary.elf import BinaryError
 from tilusbuild.binary.fatbin import read_archs
-from tilusbuild.compile.causes import StepError
 from tilusbuild.compile.geometry import format_program_source
 from tilusbuild.compile.kernel_names import is_cpp_name
 from tilusbuild.compile.model import DumpInProgress, Findings, Recipe, Step
 from tilusbuild.compile.pipelines.nvcc import KernelPipeline
 from tilusbuild.errors import Place
-from tilusbuild.status import Cause
 from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 
@@ -57,22 +55,11 @@ class KernelCubin(KernelPipeline):
         self, recipe: Recipe, step: Step, path: str, log: str, findings: Findings
     ) -> None:
         """Check the cubin, once it is in an object."""
-        from tilusbuild.binary.cubin import PtxasUsage
         from tilusbuild.compile.checks import check_device_code
 
-        if step.name != "image":
-            return
-        work = os.path.dirname(path)
-        check_device_code(recipe, step, _encode_cubin(recipe), work, log, findings)
-        if findings.ptxas:
-            return
-        if recipe.prune is not None and recipe.prune.max_spill_bytes is not None:
-            reason = "max-spill-bytes needs the output of ptxas, which came with no cubin"
-            raise StepError(Cause.CHECK, reason)
-        findings.ptxas = tuple(
-            PtxasUsage(arch.name, usage.name, usage.registers, usage.stack, 0, 0, usage.static_smem)
-            for arch, usage in findings.usages
-        )
+        if step.name == "image":
+            work = os.path.dirname(path)
+            check_device_code(recipe, step, _encode_cubin(recipe), work, log, findings)
 
     def find_source_command(self, recipe: Recipe) -> tuple[str, ...]:
         raise ValueError("it is a cubin, which no command compiles")

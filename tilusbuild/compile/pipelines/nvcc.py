@@ -48,7 +48,7 @@ from tilusbuild.compile.steps import (
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
-_LINE_INFO = frozenset(
+LINE_INFO = frozenset(
     {"-lineinfo", "--generate-line-info", "-generate-line-info", "-G", "--device-debug"}
 )
 # nvcc splits words at commas, and hands what is in quotes of its own, or in none, to a shell.
@@ -62,7 +62,7 @@ _PTX_NAME = re.compile(r"source(?:\.compute_(\w+))?\.ptx")
 
 def has_line_info(recipe: Recipe) -> bool:
     """Return whether the flags make ptxas record the names, sizes and times of source files."""
-    return not _LINE_INFO.isdisjoint(recipe.options.flags)
+    return not LINE_INFO.isdisjoint(recipe.options.flags)
 
 
 # Words that nvcc and its shell leave unchanged: commas are in quotes, and each quote has its end.
