@@ -1,7 +1,6 @@
 """Processes that tests start, wait for, kill, and see gone."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -69,12 +68,6 @@ def no_thread_left() -> Iterator[None]:
         yield
     finally:
         wait_until(lambda: own_threads() <= before)
-
-
-def kill_group(process: subprocess.Popen[str], number: int = signal.SIGKILL) -> None:
-    """Send a signal to all processes of a group whose leader was started in its own session."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
 
 
 class Failing:
