@@ -2,6 +2,8 @@
 
 - a call: `Kernel(...)` and the C dispatcher's packed call against the program's own, same arguments
 - a call with its outputs left out, and one by keyword, against one with all arguments in order
+- a call of a script with `serves`, one whose rule reads an address, and one that is recorded,
+  against one without
 - a selection: `Kernel.select`, and `<script>_select` in C over random sizes, less the empty loop
 - a cold load: `import tilusbuild` and `load` in a new process against an interpreter that starts
 - a process with 1 to 1,000 kernels, instances of one script: what one more takes to load and to be
@@ -44,6 +46,11 @@ variant = { range = [0, 3] }
 [script.tiny.dispatch]
 keys = ["m", "n"]
 """
+for name, rule in (("served", "n % 4 == 0 or variant < 3"), ("aligned", "align(x) > variant")):
+    script = MANIFEST[MANIFEST.index("[script.tiny]") : MANIFEST.index("[script.tiny.dispatch]")]
+    MANIFEST += script.replace("script.tiny", f"script.{name}").replace(
+        "args =", f'serves = {{ rule = "{rule}" }}\nargs ='
+    )
 TEMPLATE = """\
 extern "C" void tiny(const float *x, float *y, int m, int n) {
   if (m && n) y[0] = x[0] + {{ variant }};
@@ -156,10 +163,14 @@ def build(directory: Path) -> Path:
     return path
 
 
-def repeated(name: str, call: Callable[[], Any], count: int) -> Arm:
-    """An arm of `count` calls in a loop of this process."""
+def repeated(
+    name: str, call: Callable[[], Any], count: int, prepare: Callable[[], Any] = int
+) -> Arm:
+    """An arm of `count` calls in a loop of this process, after `prepare` and a first call."""
 
     def run() -> Ran:
+        prepare()
+        call()
         began, cpu = time.perf_counter(), time.process_time()
         for _ in range(count):
             call()
@@ -213,6 +224,7 @@ def calls(directory: Path, path: Path, rounds: int, count: int) -> list[dict[str
                 f"  {arm.name}: {spread([(a.cpu - b.cpu) / count * 1e6 for a, b in pairs])} µs more"
             )
     found += forms(kernel, kinds, rounds, count)
+    found += options_of_a_call(directory, kernel, kinds, rounds, count)
     arms = [repeated("Kernel.select", lambda: kernel.select(m=100, n=100), count)]
     alternate(arms, rounds)
     found.append(report(f"{count} selections from Python", arms))
@@ -233,6 +245,33 @@ def forms(kernel: Any, kinds: list[tuple[str, Any, Any]], rounds: int, count: in
         ]
         alternate(arms, rounds)
         found.append(report(f"{count} calls by form, {kind}", arms))
+        for arm in arms[1:]:
+            pairs = zip(arm.runs, arms[0].runs, strict=True)
+            print(f"  {arm.name}: {spread([a.cpu / b.cpu for a, b in pairs])}x")
+    return found
+
+
+def options_of_a_call(
+    directory: Path, kernel: Any, kinds: list[tuple[str, Any, Any]], rounds: int, count: int
+) -> list[Any]:
+    """Calls with rules of `serves`, and calls that are recorded, beside those without."""
+    import tilusbuild
+
+    found = []
+    load = partial(tilusbuild.load, where=directory / "cache")
+    served, aligned = load("served"), load("aligned")
+    stop = partial(tilusbuild.record, None)
+    start = partial(tilusbuild.record, directory / "calls.jsonl")
+    for kind, x, y in kinds:
+        arms = [
+            repeated("neither", partial(kernel, x, y), count, stop),
+            repeated("with `serves`", partial(served, x, y), count, stop),
+            repeated("with `align`", partial(aligned, x, y), count, stop),
+            repeated("recorded", partial(kernel, x, y), count, start),
+        ]
+        alternate(arms, rounds)
+        stop()
+        found.append(report(f"{count} calls by option, {kind}", arms))
         for arm in arms[1:]:
             pairs = zip(arm.runs, arms[0].runs, strict=True)
             print(f"  {arm.name}: {spread([a.cpu / b.cpu for a, b in pairs])}x")

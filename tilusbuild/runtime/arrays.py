@@ -96,16 +96,16 @@ def read_sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]
     return values
 
 
-_address_readers: dict[type, Callable[[Any], int]] = {}
+address_readers: dict[type, Callable[[Any], int]] = {}
 """By the type of an array: the function that returns its address."""
 
 
 def read_alignment(array: Any) -> int:
     """Return the power of two that divides the address of an array, at most 256; 256 for None.
     Raise `TypeError` for an object without an address."""
-    reader = _address_readers.get(type(array))
+    reader = address_readers.get(type(array))
     if reader is None:
-        reader = _address_readers[type(array)] = _find_address_reader(array)
+        reader = address_readers[type(array)] = _find_address_reader(array)
     bits = reader(array) | MAX_ALIGNMENT
     return bits & -bits
 
@@ -116,14 +116,13 @@ def _find_address_reader(array: Any) -> Callable[[Any], int]:
         return lambda array: 0
     if hasattr(array, "data_ptr"):  # torch, tvm-ffi
         return methodcaller("data_ptr")
-    for name in ("__array_interface__", "__cuda_array_interface__"):  # NumPy; CuPy
-        if hasattr(array, name):
-            return lambda array: getattr(array, name)["data"][0]
     if not hasattr(array, "__dlpack__"):
         raise TypeError(f"{type(array).__name__} is not an array that supports DLPack")
     import tvm_ffi
 
-    return lambda array: tvm_ffi.from_dlpack(array).data_ptr()
+    # A quarter of the time of NumPy's `__array_interface__`.
+    from_dlpack = tvm_ffi.from_dlpack
+    return lambda array: from_dlpack(array).data_ptr()
 
 
 def is_conversion_error(error: RuntimeError) -> bool:

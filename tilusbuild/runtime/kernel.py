@@ -22,7 +22,13 @@ from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import DriverError, LoadError, did_you_mean, make_read_error
 from tilusbuild.runtime.process import process
 from tilusbuild.runtime.script import Script
-from tilusbuild.runtime.semantics import Value, is_alignment, name_alignment, to_python_number
+from tilusbuild.runtime.semantics import (
+    MAX_ALIGNMENT,
+    Value,
+    is_alignment,
+    name_alignment,
+    to_python_number,
+)
 from tilusbuild.runtime.states import check_states
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.runtime.table_file import explain_refusals
@@ -424,10 +430,17 @@ def _make_key_reader(script: Script, names: Sequence[str], *, one_device: bool) 
 def _join_alignments(read_sizes: _KeyReader, tensors: Sequence[int]) -> _KeyReader:
     """Return a function from a call's arguments to their sizes and the alignments of the tensors at
     these positions."""
-    read_alignment = arrays.read_alignment
+    read_alignment, readers = arrays.read_alignment, arrays.address_readers
     if len(tensors) == 1:
         tensor = tensors[0]
-        return lambda args: (read_sizes(args), read_alignment(args[tensor]))
+
+        def read_with_one(args: Sequence[Any]) -> Any:
+            # `read_alignment`, without its call. A new type is a `KeyError`: the call is new, too.
+            array = args[tensor]
+            bits = readers[type(array)](array) | MAX_ALIGNMENT
+            return read_sizes(args), bits & -bits
+
+        return read_with_one
     return lambda args: (read_sizes(args), *[read_alignment(args[tensor]) for tensor in tensors])
 
 
