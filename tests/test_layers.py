@@ -15,7 +15,7 @@ LAYERS = [
     "process", "expr", "arch", "binary", "status", "signature",
     "space", "manifest", "toolchain", "generate", "render", "compile", "plan",
     "cache", "engine", "remote", "report", "dispatch", "builder", "package",
-    "cli", "tune", "check",
+    "cli", "tune", "check", "ray",
     "watch", "jit", "signing", "oci", "embed", "kernels", "interop", "intake", "reapi", "page",
     "rebuild", "diff", "compdb", "preflight", "overview",
     "torch",

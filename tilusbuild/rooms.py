@@ -15,6 +15,7 @@ report          form → module:attribute, lines of JSON to a file's bytes  the 
 package tests   "write" → module:attribute, writes the cases of instances     cli/package.py
 signing         "attester", "check" → module:attribute                   cli/options.py
 rebuild         "programs" → class, "share" → function     builder/resources.py, cli/verify.py
+benches         "ray" → class of an address, a `tune.benches.BenchSource`    the room of `tune`
 public name     name in `tilusbuild` → module:attribute               tilusbuild/__init__.py
 lines           verb → module:attribute, classes of its lines of `--json`    the schema of `--json`
 module for kernels  name → module, put beside the runtime        the room of the format `kernels`

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tilusbuild.tune.bench.race import Decision
     from tilusbuild.tune.bench.scores import Speedup
     from tilusbuild.tune.bench.work import Work
+    from tilusbuild.tune.benches import BenchSource
     from tilusbuild.tune.tune import TunedInstance, TuneRequest
 
 
@@ -87,6 +88,11 @@ class TuneArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         help="the GPUs to measure on, or the cores for a cpu target, by their numbers (default:"
         " GPU 0, or the processor without pinning)",
     )
+    ray: str | None = option(
+        "--ray",
+        metavar="ADDRESS",
+        help="measure on all devices of a Ray cluster: HOST:PORT, ray://HOST:PORT or auto",
+    )
     unchecked: bool = flag(
         "--unchecked",
         help="compare with no reference: choose among the programs that run",
@@ -131,7 +137,8 @@ def run(arguments: TuneArgs) -> int:
                 raise input_error("no script has a table `tune`", hint="`tilusbuild tune SCRIPT`")
             names = options.parse_names(arguments.script or tunable, project)
             requests = [_make_request(arguments, project, name) for name in names]
-            return max(_tune_script(arguments, project, request) for request in requests)
+            source = _open_source(arguments, project)
+            return max(_tune_script(arguments, project, source, request) for request in requests)
         except OSError as error:
             # Some classes are both an OSError and a TilusbuildError: these have a message already.
             if isinstance(error, TilusbuildError):
@@ -183,16 +190,31 @@ def _parse_grid(options: Sequence[str]) -> Iterator[Mapping[str, Value]]:
             yield dict(combination)
 
 
-def _tune_script(arguments: TuneArgs, project: Project, request: TuneRequest) -> int:
+def _open_source(arguments: TuneArgs, project: Project) -> BenchSource:
+    """Return where to measure. Raises `InputError`."""
+    from tilusbuild.errors import input_error
+    from tilusbuild.rooms import load_contribution
+    from tilusbuild.tune.benches import LocalBenches, parse_devices
+
+    if arguments.ray is None:
+        return LocalBenches(project.runner, parse_devices(arguments.device))
+    if arguments.device is not None:
+        raise input_error("--device chooses devices of this machine: give it without --ray")
+    open_cluster = load_contribution("benches", "ray", "measures on a Ray cluster")
+    source: BenchSource = open_cluster(arguments.ray, lambda text: print_message(f"{text}\n"))
+    return source
+
+
+def _tune_script(
+    arguments: TuneArgs, project: Project, source: BenchSource, request: TuneRequest
+) -> int:
     """Build and tune the instances of a script, and print the choices. Return the exit status."""
     from tilusbuild.report.terminal import can_redraw
     from tilusbuild.table import format_times
-    from tilusbuild.tune.benches import LocalBenches, parse_devices
     from tilusbuild.tune.display import TuningReporter
     from tilusbuild.tune.run import choose_target
     from tilusbuild.tune.tune import build_instances, tune_instance
 
-    source = LocalBenches(project.runner, parse_devices(arguments.device))
     target = choose_target(project, request.to_name(None), request.target, source.find_gpu)
     level, jobs = project.settings.level.value, project.settings.jobs.value
     # Without --json: stdout has the lines of `tune`, not those of its build.

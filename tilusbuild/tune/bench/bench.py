@@ -30,7 +30,7 @@ from tilusbuild.errors import TilusbuildError
 from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner, name_signal
 from tilusbuild.process.resident import Resident
-from tilusbuild.runtime.device import Device, get_cpu
+from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.regular import open_regular, read_bytes
 from tilusbuild.state.temporary import find_temporary_root
 from tilusbuild.tune.bench.work import Candidate, Case
@@ -260,9 +260,8 @@ class DeviceBench:
 
 def to_device(facts: Mapping[str, Any], index: int) -> Device:
     """Return the device that a worker described."""
-    if facts["kind"] == "cpu":
-        return get_cpu()
-    return Device("cuda", index, str(facts["name"]), str(facts["arch"]), int(facts["driver"]))
+    kind = "cpu" if facts["kind"] == "cpu" else "cuda"
+    return Device(kind, index, str(facts["name"]), str(facts["arch"]), int(facts["driver"]))
 
 
 def ask_gpu(runner: LocalRunner, index: int) -> Device:

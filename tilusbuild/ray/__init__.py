@@ -1,0 +1,1 @@
+"""Tune on the devices of a Ray cluster."""
