@@ -2,7 +2,8 @@
 
 import ctypes
 import os
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from tilusbuild.binary.elf import read_needs
 from tilusbuild.compile.module import format_options
 from tilusbuild.compile.pipelines import select_pipeline
 from tilusbuild.compile.program import compile_program
+from tilusbuild.compile.reads import INCLUDED, CompileReads
 from tilusbuild.state.envelope import StepStore
 
 np = pytest.importorskip("numpy")
@@ -200,3 +202,46 @@ def test_a_device_compiler_that_no_pipeline_knows_is_an_error():
     with pytest.raises(LookupError, match="no pipeline compiles a kernel for cuda with ptxjit"):
         select_pipeline("cuda", "kernel", "ptxjit")
     assert select_pipeline("cuda", "entry", "ptxjit").name == "host"
+
+
+def test_only_what_reads_the_source_can_fail_by_it():
+    recipe = make_recipe(symbol="scale<float>", flags=("-lineinfo",), archs=("sm_80", "sm_90a"))
+    steps = select_pipeline("cuda", "kernel", "nvcc").list_commands(recipe)
+    assert {step.name: step.of_program for step in steps} == {
+        "ptx": True,
+        "names": False,
+        "symbol": False,
+        "device": True,
+        "fatbinary": False,
+        "image": False,
+        "link": False,
+    }
+    reads = CompileReads(cast(Any, SimpleNamespace(reach=object())), "/work", None)
+    lists = {step.tool: reads.list_dependency_files(step) for step in steps}
+    assert lists["nvcc"] == (INCLUDED,)
+    assert lists["sed"] == lists["fatbinary"] == ()
+    unlisted = CompileReads(cast(Any, SimpleNamespace(reach=None)), "/work", None)
+    assert {unlisted.list_dependency_files(step) for step in steps} == {()}
+
+
+@pytest.mark.parametrize(
+    ("archs", "kept", "copied"),
+    [
+        (("sm_80",), ("source.ptx", "source.cpp4.ii"), ["host.ii", "sm_80.ptx"]),
+        (
+            ("sm_80", "sm_90a"),
+            ("source.compute_80.ptx", "source.compute_90a.cpp1.ii", "source.ptx"),
+            ["sm_80.ptx", "device.sm_90a.ii", "kernel.ptx"],
+        ),
+    ],
+)
+def test_a_dump_names_the_architecture(tmp_path, archs, kept, copied):
+    def run(step):
+        for name in kept:
+            (tmp_path / step.argv[step.argv.index("-keep-dir") + 1] / name).touch()
+
+    names = []
+    dump = SimpleNamespace(work=str(tmp_path), run=run, copy=lambda _, name: names.append(name))
+    pipeline = select_pipeline("cuda", "kernel", "nvcc")
+    pipeline.dump_intermediates(make_recipe(archs=archs), dump)
+    assert names == copied

@@ -9,7 +9,7 @@ import pytest
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, FakeTokens, Listener, built
 from tilusbuild.engine.build import build_jobs
 from tilusbuild.engine.events import Result
-from tilusbuild.engine.running import BuildConfig
+from tilusbuild.engine.running import BuildConfig, SharedTokens
 from tilusbuild.process.base import CancelledError
 from tilusbuild.status import Compiled
 
@@ -92,3 +92,13 @@ def test_a_warning_is_given_once_and_only_when_there_is_something_to_share() -> 
         listener = Listener()
         run(count, listener=listener, warnings=("begin with +",))
         assert [event.message for event in listener.named("warning")] == ["begin with +"] * told
+
+
+def test_compiles_elsewhere_have_a_limit_of_their_own() -> None:
+    source = FakeTokens(9)
+    tokens = SharedTokens(source, local_limit=1, remote_limit=2)
+    assert [tokens.try_acquire() for _ in range(4)] == [True, True, True, False]
+    for _ in range(3):
+        tokens.release()
+    assert (tokens.local_tokens, source.held) == (0, 0)
+    assert [tokens.try_acquire() for _ in range(4)] == [True, True, True, False]

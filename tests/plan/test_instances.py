@@ -12,7 +12,9 @@ from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan import model
 from tilusbuild.plan.model import Target, list_instances, make_targets
+from tilusbuild.plan.planner import _find_named_values
 from tilusbuild.plan.spaces import make_space_spec, read_imported_space
+from tilusbuild.runtime.naming import parse_name
 from tilusbuild.space.model import SpaceError
 from tilusbuild.space.space import Space
 
@@ -104,3 +106,21 @@ def test_the_order_of_architectures_is_not_an_input(tmp_path) -> None:
         (tmp_path / "tilus.toml").write_text(text)
         made.add(make_targets(load_manifest(str(tmp_path / "tilus.toml")))["old"].arch)
     assert made == {"sm_80+sm_90+sm_90a"}
+
+
+def test_a_name_may_have_the_value_that_a_parameter_has_otherwise(tmp_path) -> None:
+    (tmp_path / "one.cu.j2").write_text("")
+    space = 'space.c = [1, 2]\nspace.d = { values = [3, 4], when = "c == 1", else = 0 }'
+    (tmp_path / "tilus.toml").write_text(MANIFEST.replace("space.c = [1, 2]", space))
+    manifest = load_manifest(str(tmp_path / "tilus.toml"))
+    instance, *_ = list_instances(manifest, "one", "old")
+    made = Space(make_space_spec(manifest, "one", make_targets(manifest)["old"], instance))
+    names = {
+        text: parse_name(f"one[{text}]").split_schedule({"c", "d"}, instance)
+        for text in ("c=2,d=0", "d=4", "d=5")
+    }
+    assert {text: _find_named_values(made, name) for text, name in names.items()} == {
+        "c=2,d=0": {"c": 2, "d": 0},
+        "d=4": {"d": 4},
+        "d=5": {},
+    }
