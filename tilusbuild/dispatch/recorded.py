@@ -43,18 +43,23 @@ class RecordedSizes(Struct, frozen=True):
         return self.other_calls + sum(row.calls for row in self.by_sizes)
 
 
+def list_recorded_scripts(path: str) -> frozenset[str]:
+    """Return the names of the scripts with calls in a file. Raises `InputError` for a file that
+    cannot be read."""
+    try:
+        return frozenset(row.script for row in read_recorded_calls(path))
+    except OSError as error:
+        raise input_error(f"--sizes-from {path}: {error.strerror}") from None
+
+
 def read_recorded_sizes(path: str, script: str, params: Mapping[str, Value]) -> RecordedSizes:
     """Return the calls of an instance in a file, for any target. Raises `InputError` for a file
     that cannot be read, and for one without calls of the script."""
     calls: Counter[tuple[tuple[str, int], ...] | None] = Counter()
-    recorded_scripts = set()
-    try:
-        for row in read_recorded_calls(path):
-            recorded_scripts.add(row.script)
-            if row.script == script and row.params == dict(params):
-                calls[None if row.sizes is None else tuple(row.sizes.items())] += row.calls
-    except OSError as error:
-        raise input_error(f"--sizes-from {path}: {error.strerror}") from None
+    recorded_scripts = list_recorded_scripts(path)
+    for row in read_recorded_calls(path):
+        if row.script == script and row.params == dict(params):
+            calls[None if row.sizes is None else tuple(row.sizes.items())] += row.calls
     if script not in recorded_scripts:
         known = ", ".join(sorted(recorded_scripts))
         raise input_error(

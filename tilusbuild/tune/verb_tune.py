@@ -133,6 +133,12 @@ def run(arguments: TuneArgs) -> int:
                 return _import_log(arguments, project, arguments.import_)
             scripts = project.manifest.scripts.items()
             tunable = tuple(name for name, script in scripts if script.tune is not None)
+            if arguments.sizes_from is not None and not arguments.script:
+                from tilusbuild.dispatch.recorded import list_recorded_scripts
+
+                # Scripts that no program called are not an error; if there is none, each is.
+                recorded = list_recorded_scripts(arguments.sizes_from)
+                tunable = tuple(name for name in tunable if name in recorded) or tunable
             if not (arguments.script or tunable):
                 raise input_error("no script has a table `tune`", hint="`tilusbuild tune SCRIPT`")
             names = options.parse_names(arguments.script or tunable, project)
