@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tilusbuild.process.base import Command
+from support.processes import wait_until
+from tilusbuild.process.base import Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner, name_signal
 from tilusbuild.process.warden import CapturedOutput
 
@@ -188,6 +189,33 @@ def test_a_command_can_be_less_urgent_than_we_are(runner: LocalRunner, sh):
     for more in (0, 3, 19):
         command = replace(sh("nice"), nice=more)
         assert int(runner.run(command).output) == min(19, own + more)
+
+
+def test_in_a_pause_commands_stand_still_those_that_begin_in_it_too(
+    runner: LocalRunner, tmp_path: Path
+):
+    script = 'printf $$ > "$0.new"; mv "$0.new" "$0"; while test -e "$0"; do :; done'
+
+    def begin(name: str) -> Future[CompletedCommand]:
+        words = ("sh", "-c", script, str(tmp_path / name))
+        return pool.submit(runner.run, Command(words, "/", {"PATH": os.defpath}))
+
+    def is_stopped(name: str) -> bool:
+        process = (tmp_path / name).read_text()
+        return Path(f"/proc/{process}/stat").read_text().split()[2] == "T"
+
+    with ThreadPoolExecutor() as pool:
+        commands = [begin("first")]
+        wait_until((tmp_path / "first").exists)
+        with runner.pause(), runner.pause():
+            wait_until(lambda: is_stopped("first"))
+            commands.append(begin("second"))
+        wait_until((tmp_path / "second").exists)
+        with runner.pause():
+            wait_until(lambda: is_stopped("first") and is_stopped("second"))
+        for name in ("first", "second"):
+            (tmp_path / name).unlink()
+        assert all(command.result().ok for command in commands)
 
 
 def test_when_memory_runs_out_the_kernel_kills_a_command_first(runner: LocalRunner, sh):

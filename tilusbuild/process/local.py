@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
 from tilusbuild.process import warden
@@ -110,6 +110,9 @@ class LocalRunner:
         self._closed = False
         self._tokens_confirmed = threading.Event()
         """Set after the warden has confirmed that it holds the tokens, and after its death."""
+        self._pause_count = 0
+        self._paused = threading.Event()
+        """Set after the warden has confirmed a pause, and after its death."""
         self._loss_reason: str | None = None
 
     def __enter__(self) -> LocalRunner:
@@ -179,6 +182,28 @@ class LocalRunner:
                 if scope is None or pending.scope is scope:
                     pending.cancelled = True
                     self._send_frame(warden.KILL, number)
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Stop all commands while any thread is in such a block, those that start meanwhile, too.
+        Raises `OSError` if the warden cannot be started."""
+        with self._lock:
+            if self._socket is None and not self._closed:
+                self._start_warden()
+            if not self._pause_count:
+                self._paused.clear()
+                self._send_frame(warden.PAUSE, 0)
+            self._pause_count += 1
+            is_running = not self._closed and self._loss_reason is None
+        try:
+            if is_running:
+                self._paused.wait()
+            yield
+        finally:
+            with self._lock:
+                self._pause_count -= 1
+                if not self._pause_count:
+                    self._send_frame(warden.RESUME, 0)
 
     def close(self) -> None:
         """Cancel all commands, end the warden, and wait until all its processes are gone."""
@@ -291,8 +316,8 @@ class LocalRunner:
 
     def _handle_frame(self, kind: int, number: int, payload: bytes) -> None:
         """Pass a frame to its waiting thread: tokens are held, a command printed or has ended."""
-        if kind == warden.HELD:
-            self._tokens_confirmed.set()
+        if kind in (warden.HELD, warden.PAUSED):
+            (self._tokens_confirmed if kind == warden.HELD else self._paused).set()
             return
         if kind == warden.PRINTED:
             with self._lock:
@@ -328,6 +353,7 @@ class LocalRunner:
             self._pending.clear()
         # A dead warden confirms nothing: a thread that waits for it must go on.
         self._tokens_confirmed.set()
+        self._paused.set()
         for pending in pending_commands:
             pending.mark_end()
 

@@ -20,7 +20,7 @@ A frame is `HEADER` (payload length, kind, command number) and a payload. `RUN` 
 and strings that end in NUL: working directory, arguments, `NAME=value` of the whole environment,
 the paths that a sandbox lets it read and change (neither: there is no sandbox). `HOLD` carries the
 path that tokens are written to, a NUL, and the tokens that the client has now; `HELD` confirms
-them.
+them. `PAUSE` stops all commands, later ones too, until `RESUME`; `PAUSED` confirms it.
 
 The price is a second Python process for each build and a frame each way for each command. Why a
 process group or PR_SET_PDEATHSIG alone is not enough: docs/design-notes.md.
@@ -51,6 +51,7 @@ REFUSAL = struct.Struct("<i")
 """The errno with which a start failed; the path that it is about follows."""
 
 RUN, KILL, FINISHED, REFUSED, PRINTED, HOLD, HELD = 1, 2, 3, 4, 5, 6, 7
+PAUSE, RESUME, PAUSED = 8, 9, 10
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CHUNK = 1 << 16
@@ -139,6 +140,7 @@ class Warden:
         self._children: dict[int, RunningChild] = {}
         self._pipes: dict[int, RunningChild] = {}
         self._client_is_gone = False
+        self._paused_at: float | None = None
         self._token_end = -1
         self._token_path = b""
         self._tokens = b""
@@ -202,7 +204,8 @@ class Warden:
     def _kill_late(self) -> float | None:
         """Kill the commands that are late. Return the milliseconds until the next time limit; None
         without one."""
-        now = time.monotonic()
+        # During a pause the time of commands stands still.
+        now = time.monotonic() if self._paused_at is None else self._paused_at
         seconds = _MAX_WAIT
         has_limit = False
         for child in self._children.values():
@@ -240,6 +243,19 @@ class Warden:
                 for child in self._children.values():
                     if child.number == number:
                         kill_group(child.pid)
+            elif kind in (PAUSE, RESUME):
+                self._pause_commands(pauses=kind == PAUSE)
+
+    def _pause_commands(self, *, pauses: bool) -> None:
+        """Stop all commands and confirm it, or continue them, with later time limits."""
+        now = time.monotonic()
+        for child in self._children.values():
+            if child.deadline is not None and self._paused_at is not None:
+                child.deadline += now - max(self._paused_at, child.started)
+            kill_group(child.pid, signal.SIGSTOP if pauses else signal.SIGCONT)
+        self._paused_at = now if pauses else None
+        if pauses:
+            self._send_frame(PAUSED, 0)
 
     def _send_frame(self, kind: int, number: int, *payload: bytes) -> None:
         """Send an answer, whose payload is given in pieces. Raises `DisconnectedError`."""
@@ -292,6 +308,8 @@ class Warden:
         self._children[pid] = child
         self._pipes[pipe] = child
         self._poller.register(pipe, select.POLLIN)
+        if self._paused_at is not None:
+            kill_group(pid, signal.SIGSTOP)
 
     def _exec_command(
         self,
@@ -470,9 +488,9 @@ def choose_oom_score() -> bytes:
         return b""
 
 
-def kill_group(pid: int) -> None:
+def kill_group(pid: int, number: int = signal.SIGKILL) -> None:
     with contextlib.suppress(OSError):
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(pid, number)
 
 
 def kill_each(pids: list[int]) -> None:
