@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from support.fake_engine import FakeCompiler, FakeJob, FakeStore, Listener, built, failed
+from support.processes import wait_until
 from tilusbuild.engine.build import BuildLoop
 from tilusbuild.engine.events import Result
 from tilusbuild.engine.inbox import PlanQueue
@@ -75,9 +76,9 @@ class Compiler(FakeCompiler):
 class Running:
     """A build on a thread, which begins with these programs."""
 
-    def __init__(self, *texts: str) -> None:
+    def __init__(self, *texts: str, is_open: bool = False) -> None:
         self.store, self.compiler, self.listener = FakeStore(), Compiler(), Listener()
-        self.control = PlanQueue(jobs(*texts))
+        self.control = PlanQueue(jobs(*texts), is_open=is_open)
         self.results: list[Result] = []
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -97,8 +98,8 @@ class Running:
 def start() -> Iterator[Callable[..., Running]]:
     started: list[Running] = []
 
-    def begin(*texts: str) -> Running:
-        started.append(Running(*texts))
+    def begin(*texts: str, is_open: bool = False) -> Running:
+        started.append(Running(*texts, is_open=is_open))
         return started[-1]
 
     yield begin
@@ -174,3 +175,34 @@ def test_a_signal_kills_what_runs(start: Callable[..., Running]) -> None:
     running.control.stop_build(2)
     summary = running.result().summary
     assert (summary.exit_status, summary.skipped) == (130, 3)
+
+
+def test_an_open_queue_takes_jobs_until_it_is_closed(start: Callable[..., Running]) -> None:
+    running = start(is_open=True)
+    running.control.add_jobs(jobs("a"))
+    running.compiler.let("a", "c")
+    running.compiler.wait_for("a")
+    running.control.add_jobs(jobs("a", "b", "c"))
+    running.compiler.wait_for("b")
+    running.compiler.wait_for("c")
+    # As when a tuning ends that has no use for the rest.
+    running.control.replace_jobs(jobs("a", "c"))
+    running.control.close()
+    result = running.result()
+    assert set(result.statuses.values()) == {"built"}
+    assert (result.summary.programs, result.summary.attempts) == (2, 3)
+    assert running.compiler.runs == {"a": 1, "b": 1, "c": 1}
+
+
+def test_jobs_that_are_added_to_a_failing_instance_are_held_back(
+    start: Callable[..., Running],
+) -> None:
+    running = start(is_open=True)
+    running.compiler.fails = {"default", "other"}
+    running.compiler.let("default", "other")
+    running.control.add_jobs([FakeJob("default", is_default=True), FakeJob("other", index=1)])
+    wait_until(lambda: len(running.listener.named("finished")) == 2)
+    running.control.add_jobs([FakeJob("later", index=2)])
+    running.control.close()
+    assert running.result().statuses[FakeJob("later").hash] == "skipped"
+    assert len(running.listener.named("held_back")) == 1

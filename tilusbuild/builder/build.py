@@ -25,6 +25,7 @@ from tilusbuild.builder.shards import Shard
 from tilusbuild.builder.timeline import record_timeline
 from tilusbuild.engine.build import build_jobs as run_engine
 from tilusbuild.engine.events import Reporter, Result
+from tilusbuild.engine.inbox import PlanQueue
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import TilusbuildError
 from tilusbuild.plan.model import PlanSelection
@@ -39,6 +40,8 @@ class BuildRequest(Struct, frozen=True):
     selection: PlanSelection
     publishes: Publication = field(default_factory=ProjectPublication)
     dump_ir: bool = False
+    queue: PlanQueue | None = None
+    """Has the jobs to build, to which another thread adds; None for those of `publishes`."""
 
 
 def build_project(
@@ -90,7 +93,7 @@ def build_request(
             closing(builder.compiler),
             record_timeline(project.cache, builder.config, reporter) as recorder,
         ):
-            jobs = publishes.list_jobs(plan, recorder)
+            jobs = request.queue or publishes.list_jobs(plan, recorder)
             result = run_engine(jobs, builder.store, builder.compiler, recorder, builder.config)
             is_complete = not (config.dry_run or result.was_stopped)
             if is_complete and publishes.restores_includes:

@@ -380,7 +380,7 @@ class NeededDirectories:
 
     def find_digests(self, instance: PlannedInstance) -> list[str]:
         """Return the sorted digests for an instance, from the file or else from its programs. They
-        are kept for the file, once the instance's first program is built."""
+        are kept for the file, once all the instance's programs are built."""
         stored = self._file.get_value(instance.hash)
         if isinstance(stored, list) and all(
             isinstance(item, str) and is_hash(item) for item in stored
@@ -392,7 +392,7 @@ class NeededDirectories:
             digests.update(self.read_program_digests(program))
         sorted_digests = sorted(digests)
         # The directories of a program are known only when it is built: until then nothing is kept.
-        if programs and lookup_entry(self._cache, programs[0]) is not None:
+        if programs and all(lookup_entry(self._cache, program) for program in programs):
             self._file.put_value(instance.hash, sorted_digests)
         return sorted_digests
 

@@ -32,7 +32,14 @@ from tilusbuild.engine.attempt import (
 )
 from tilusbuild.engine.events import Reporter, Result
 from tilusbuild.engine.history import History
-from tilusbuild.engine.inbox import AskedTickets, NewPlan, PlanQueue, Remote, RemoteAnswered
+from tilusbuild.engine.inbox import (
+    AddedJobs,
+    AskedTickets,
+    NewPlan,
+    PlanQueue,
+    Remote,
+    RemoteAnswered,
+)
 from tilusbuild.engine.interfaces import Compiler, Job, Store
 from tilusbuild.engine.running import BuildConfig, RunningTickets
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket, split_blocked
@@ -46,18 +53,19 @@ _SHORTEST_WAIT = 0.005
 
 
 def build_jobs(
-    jobs: Iterable[Job],
+    jobs: Iterable[Job] | PlanQueue,
     store: Store,
     compiler: Compiler,
     reporter: Reporter,
     config: BuildConfig | None = None,
 ) -> Result:
-    """Find every program in the store, or compile and publish it there. Return the result.
+    """Find every program in the store, or compile and publish it there. Return the result. Another
+    thread may change the plan of a `PlanQueue` meanwhile.
 
     A build that was interrupted or could not go on returns, too: see `summary.exit_status`. Raises
     what iterating `jobs` raises, and an error of our own, after the workers have ended.
     """
-    queue = PlanQueue(jobs)
+    queue = jobs if isinstance(jobs, PlanQueue) else PlanQueue(jobs)
     loop = BuildLoop(queue, store, compiler, reporter, config or BuildConfig())
     with catch_signals(queue.inbox.put):
         return loop.run()
@@ -243,6 +251,28 @@ class BuildLoop:
             self.ready.add_ready(ticket)
         self._start_ready()
 
+    def _add_jobs(self, jobs: Iterable[Job]) -> None:
+        """Add to the plan those of `jobs` that are not in it, which need no other program; ask the
+        remote for those without an answer, or queue them. In a stopped build they are skipped."""
+        tickets: list[Ticket] = []
+        for job in jobs:
+            if job.hash in self.tickets or job.hash in self.results.statuses:
+                continue
+            if (answer := self._find_answer(job)) is not None:
+                self.results.record_answer([job], answer)
+                continue
+            number = self.results.to_compile + len(self.results.statuses)
+            ticket = Ticket(job, number, self.history.estimate_job(job))
+            self.tickets[job.hash] = ticket
+            self.results.to_compile += 1
+            tickets.append(ticket)
+        for ticket in self.asked_tickets.ask_remote(tickets):
+            self.ready.add_ready(ticket)
+        for instance in {ticket.job.instance for ticket in tickets}:
+            self._hold_back(instance)
+        if self.ending.stopped.is_set():
+            self._skip_waiting()
+
     def _find_answer(self, job: Job) -> ProgramAnswer | None:
         """Return the answer of this build or of the store; None when the program is to be compiled.
         Stop the build when the store cannot be read."""
@@ -346,6 +376,8 @@ class BuildLoop:
             case NewPlan(jobs, ahead):
                 self._start_ahead(ahead)
                 self._apply_plan(jobs)
+            case AddedJobs(jobs):
+                self._add_jobs(jobs)
             case WorkerMessage(ticket, AttemptState.STARTED):
                 self.results.attempts += 1
                 job, seconds = ticket.job, ticket.estimate.seconds

@@ -32,6 +32,12 @@ class NewPlan(Struct, frozen=True):
     """The new ones among `jobs`, which start before the others are looked up."""
 
 
+class AddedJobs(Struct, frozen=True):
+    """Message: build these programs, too."""
+
+    jobs: Sequence[Job]
+
+
 class RemoteAnswered(Struct, frozen=True):
     """Message of a remote: the store has the program now; without an answer, compile it here."""
 
@@ -43,17 +49,21 @@ class PlanQueue:
     """The plan of a build, which another thread may replace while the build runs.
 
     A compile of a program that the new plan has, too, goes on; that of another program is killed.
-    The build ends with the programs of its latest plan. Any thread may call `replace_jobs` and
+    The build ends with the programs of its latest plan; one of an open queue waits for further jobs
+    then, until the queue is closed. Any thread may call `replace_jobs`, `add_jobs`, `close` and
     `stop_build`, only the build's thread the other methods.
     """
 
-    def __init__(self, jobs: Iterable[Job], ahead: Sequence[Job] = ()) -> None:
+    def __init__(
+        self, jobs: Iterable[Job], ahead: Sequence[Job] = (), *, is_open: bool = False
+    ) -> None:
         """Begin with the plan of `jobs`, which the build iterates. `ahead` is as in `NewPlan`."""
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         """The messages above, those of workers, events, and signals by number. None has the loop
         look again: the build may end now, or a token is free."""
         self._guard = threading.Lock()
         self._ended = False
+        self._is_open = is_open
         self._answers: dict[str, ProgramAnswer] = {}
         self.inbox.put(NewPlan(jobs, ahead))
 
@@ -64,6 +74,15 @@ class PlanQueue:
             if not self._ended:
                 self.inbox.put(NewPlan(tuple(jobs), ahead))
             return not self._ended
+
+    def add_jobs(self, jobs: Sequence[Job]) -> None:
+        """Add programs to the plan of an open queue."""
+        self.inbox.put(AddedJobs(jobs))
+
+    def close(self) -> None:
+        """Have the build end with the programs that it has."""
+        self._is_open = False
+        self.inbox.put(None)
 
     def stop_build(self, signal: int) -> None:
         """Have the build kill its compilers and end, as for this signal."""
@@ -80,12 +99,12 @@ class PlanQueue:
             self._answers[job.hash] = answer
 
     def try_end(self, *, now: bool) -> bool:
-        """End the build if `now` is set or the inbox is empty. Return whether it has ended; then
-        `replace_jobs` returns False."""
+        """End the build if `now` is set, or if the queue is not open and the inbox is empty. Return
+        whether it has ended; then `replace_jobs` returns False."""
         # `replace_jobs` puts its plan under the same guard. So either the plan is in the inbox by
         # now and this build takes it, or its sender learns that it is too late.
         with self._guard:
-            self._ended = now or self.inbox.empty()
+            self._ended = now or (not self._is_open and self.inbox.empty())
             return self._ended
 
 
