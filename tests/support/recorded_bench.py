@@ -3,11 +3,11 @@
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilusbuild.tune.bench.bench import Answer
-from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
+from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, ProgramSource, Work
 
 Seconds = Callable[[Candidate], "float | str"]
 """The true time of a program, or the status that it ends with."""
@@ -55,6 +55,28 @@ class Recorded:
         if self.lives is not None and len(self.asked) >= self.lives:
             raise Killed
         self.asked.append((case.digest, program.index, what, number))
+
+
+class RecordedSource(ProgramSource):
+    """Programs that have no library. Those in `broken` cannot be built. With `ahead` programs are
+    built as they are asked for: `built` has their numbers, in order."""
+
+    def __init__(self, ahead: int = 0, broken: Container[int] = (), built: Sequence[int] = ()):
+        self.ahead = ahead
+        self.broken = broken
+        self.built = list(built)
+
+    def build_ahead(
+        self, programs: Iterable[Candidate], limit: float, on_build: Callable[[list[str]], None]
+    ) -> None:
+        unbuilt = [p for p in programs if self.ahead and p.index not in self.built]
+        if missing := unbuilt[: max(0, int(limit))]:
+            on_build([program.hash for program in missing])
+            self.built += [program.index for program in missing]
+
+    def take_program(self, program: Candidate) -> tuple[Candidate | None, str]:
+        assert not self.ahead or program.index in self.built
+        return (None, "does not compile") if program.index in self.broken else (program, "")
 
 
 def make_work(**parameters: Sequence[CallScalar]) -> Work:

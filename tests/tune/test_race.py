@@ -4,12 +4,13 @@ import threading
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.recorded_bench import Killed, Recorded, make_case, make_work
+from support.recorded_bench import Killed, Recorded, RecordedSource, make_case, make_work
 from tilusbuild.errors import InputError
 from tilusbuild.tune.bench.bench import WorkerUnusableError
 from tilusbuild.tune.bench.race import (
@@ -18,6 +19,7 @@ from tilusbuild.tune.bench.race import (
     decide_cases,
     index_programs,
     iterate_neighbors,
+    run_search,
     search_programs,
 )
 from tilusbuild.tune.bench.scores import estimate_speedup
@@ -39,11 +41,14 @@ def tuned(
     log: Path,
     budget: Budget | None = None,
     rounds: int = ROUNDS,
+    source: RecordedSource | None = None,
 ) -> list[Decision]:
     kept = SampleLog(str(log))
     try:
         benches = bench if isinstance(bench, list) else [bench]
-        session = TuningSession(kept, benches, budget or Budget(), rounds=rounds)
+        session = TuningSession(
+            kept, benches, budget or Budget(), source or RecordedSource(), rounds=rounds
+        )
         open_case = lambda number: nullcontext(cases[number])  # noqa: E731
         known = collect_logged_refusals(read_lines(str(log)))
         sizes = [case.sizes for case in cases]
@@ -152,9 +157,13 @@ def test_a_winner_that_computes_wrong_later_gives_way(log: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "budget", [Budget(), Budget(runs=90), Budget(seconds=0.9)], ids=["none", "runs", "time"]
+    ("budget", "ahead"),
+    [(Budget(), 0), (Budget(runs=90), 0), (Budget(seconds=0.9), 0), (Budget(runs=120), 2)],
+    ids=["none", "runs", "time", "compiles"],
 )
-def test_interrupted_anywhere_and_resumed_it_ends_the_same(tmp_path: Path, budget: Budget) -> None:
+def test_interrupted_anywhere_and_resumed_it_ends_the_same(
+    tmp_path: Path, budget: Budget, ahead: int
+) -> None:
     work = make_work(tile=(1, 2, 4, 8), unroll=(1, 2, 3), split=(False, True))
     cases = [make_case("first"), make_case("second")]
 
@@ -165,13 +174,15 @@ def test_interrupted_anywhere_and_resumed_it_ends_the_same(tmp_path: Path, budge
         return 1e-3 * (1 + abs(tile - 4) / 8 + abs(unroll - 2) / 50)
 
     whole = Recorded(seconds)
-    expected = tuned(whole, work, cases, tmp_path / "whole", budget)
+    make_source = partial(RecordedSource, ahead, broken=(2, 9))
+    expected = tuned(whole, work, cases, tmp_path / "whole", budget, source=make_source())
     for lives in range(0, len(whole.asked), 7):
         log = tmp_path / f"cut-{lives}"
+        source = make_source()
         with pytest.raises(Killed):
-            tuned(Recorded(seconds, lives=lives), work, cases, log, budget)
-        rest = Recorded(seconds)
-        assert tuned(rest, work, cases, log, budget) == expected
+            tuned(Recorded(seconds, lives=lives), work, cases, log, budget, source=source)
+        rest, source = Recorded(seconds), make_source(built=source.built)
+        assert tuned(rest, work, cases, log, budget, source=source) == expected
         assert len(rest.asked) == len(whole.asked) - lives, "nothing is measured twice"
 
 
@@ -262,6 +273,18 @@ class TestBudget:
         assert len(each) == 4
         assert max(each.values()) <= 2 * min(each.values())
 
+    def test_counts_compiles_which_begin_when_a_search_wants_them(self, log: Path) -> None:
+        work = make_work(x=range(64), y=range(64))
+        bench, source = Recorded(lambda p: 1e-3 * bowl(p)), RecordedSource(2, broken=range(1000))
+        (decision,) = tuned(bench, work, [make_case()], log, Budget(runs=100), source=source)
+        compiles = [row for row in read_lines(str(log)) if row.get("status") == "not built"]
+        looked_at = {program for _, program, *_ in bench.asked}
+        assert decision.winner is not None
+        assert decision.unseen == 4096 - len(looked_at) - len(compiles)
+        assert len(bench.asked) + len(looked_at) + len(compiles) <= 100 + 8
+        assert len(looked_at) < len(source.built) <= 100 + 2 * 2
+        assert source.built[:1] == [0], "the default, although it is not built"
+
     def test_is_written_as_time_or_runs(self) -> None:
         seconds = {"60s": 60, "1.5m": 90, "2h": 7200, "1h30m": 5400}
         for text, number in seconds.items():
@@ -273,17 +296,19 @@ class TestBudget:
 
 
 # Which programs are looked at when the budget does not suffice for all.
-def looked(work: Any, seconds: Any, runs: int | None) -> dict[int, float | None]:
+def looked(work: Any, seconds: Any, runs: int) -> dict[int, float | None]:
     """What was looked at, in order, each look being one run."""
     spent, found = BudgetSpent(), dict[int, Any]()
 
-    def look(program: Any) -> float | None:
+    def look(wanted: Any) -> float | None:
+        program, *following = wanted
+        assert not any(p.index in found for p in following)
         assert program.index not in found, "nobody is looked at twice"
         spent.runs += 1
         found[program.index] = seconds(program)
         return found[program.index]
 
-    search_programs(work, Quota(Budget(runs=runs), spent), look, seed=1)
+    run_search(search_programs(work, Quota(Budget(runs=runs), spent), seed=1), look)
     return found
 
 
@@ -292,9 +317,8 @@ def bowl(program: Any) -> float:
     return float(1 + (program.schedule["x"] - 11) ** 2 + 3 * (program.schedule["y"] - 4) ** 2)
 
 
-def test_everything_without_a_budget_and_with_one_that_suffices() -> None:
+def test_everything_with_a_budget_that_suffices() -> None:
     work = make_work(x=range(8), y=range(4))
-    assert list(looked(work, bowl, None)) == list(range(32)), "in order"
     assert sorted(looked(work, bowl, 100)) == list(range(32))
 
 

@@ -129,6 +129,51 @@ def test_a_package_says_what_it_packs_without_measurements_of_its_code(tune_proj
     assert "packed with measurements of earlier code: scale cpu" in edited
 
 
+@pytest.fixture
+def wide_project(tune_project: New) -> Any:
+    """The script `scale` with 4,096 programs, of which every eighth does not compile."""
+    project = tune_project("fast")
+    space = "[script.scale.space]\n"
+    project.edit("tilus.toml", space, f"{space}more = {{ range = [1, 4096] }}\n")
+    repeats = 'repeat < {{ "error" if more % 8 == 4 else more }} * '
+    project.edit("scale.cu.j2", "repeat < ", repeats)
+    return project
+
+
+def test_a_search_compiles_what_it_looks_at_and_measures_meanwhile(wide_project: Any) -> None:
+    words = ("tune", "scale", "--cache", "warm", "--budget", "100", "-j", "2")
+    *_, tuned, summary = wide_project.events(*words)
+    assert (summary["tuned"], summary["without"]) == (1, 0)
+    assert tuned["program"] is not None
+    assert tuned["seen"] + tuned["unseen"] < 4096, "some do not compile"
+    built = list((wide_project.directory / ".cache" / "programs").iterdir())
+    assert len(built) <= 100 + 2 * 2
+    lines = [json.loads(line) for line in wide_project.log.read_text().splitlines()]
+    answers = [line["what"] for line in lines if "number" in line]
+    assert answers[:3] == ["compile", "check", "sample"]
+    assert len([line for line in lines if line.get("what") == "compile"]) < len(lines) / 2
+
+    # The tuned script serves calls and is packed with what was built.
+    wide_project.run("package", "--format", "dir")
+    (package,) = wide_project.directory.glob("dist/*")
+    for tree in (wide_project.directory / ".cache", package):
+        assert load("scale", where=str(tree)).select(n=1000).program == tuned["program"]
+    assert len(list((package / "programs").iterdir())) <= len(built)
+
+    # Again nothing is compiled; a larger budget goes on.
+    wide_project.run(*words)
+    assert {*(wide_project.directory / ".cache" / "programs").iterdir()} == {*built}
+
+
+def test_programs_without_a_compile_are_an_error(tune_project: New) -> None:
+    project = tune_project("slow", "fast", "wrong")
+    project.edit("scale.cu.j2", "y[i] = a", "y[i] = unknown")
+    for budget in ((), ("--budget", "50")):
+        failed = project.run("tune", "scale", *budget, status=2)
+        assert failed.err.endswith("error: none of the programs of scale cpu is built\n")
+        assert "unknown" in failed.err
+
+
 def test_nothing_usable_is_status_1(tune_project: New) -> None:
     project = tune_project("wrong")
     *_, tuned, summary = project.events("tune", "scale", status=1)

@@ -291,12 +291,14 @@ def list_planned_scripts(
 ) -> tuple[tuple[str, str], ...]:
     """Return (directory, hash) of the planned scripts, without those that can only be linked.
 
-    Raises `PackageError` if a program is not built, or a script is not published with its programs.
+    Raises `PackageError` if a script is not published with its programs, or a program is not built.
+    Of a tuned script, a tuning with a budget may not have looked at some.
     """
     instances = [item for item in planned if _is_shipped(project.manifest, item.script)]
     not_built = [
         f"{instance.script}/{index} {instance.target.name}"
         for instance in instances
+        if not _is_tuned(project.cache, instance)
         for index, program in instance.programs_by_number.items()
         if lookup_entry(project.cache, program) is None
     ]
@@ -315,11 +317,24 @@ def _is_shipped(manifest: Manifest, script: str) -> bool:
     return manifest.scripts[script].form in ("kernel", "entry", "shared")
 
 
+def _is_tuned(cache: Tree, instance: PlannedInstance) -> bool:
+    """Return whether a published script has a measured choice."""
+    try:
+        tables = read_dispatch_table(read_script(_locate_script(cache, instance))).tables
+    except LoadError:
+        return False
+    return any(table.entries for table in tables)
+
+
+def _locate_script(cache: Tree, instance: PlannedInstance) -> str:
+    return cache.script_path(instance.directory, instance.hash)
+
+
 def _check_published_script(cache: Tree, instance: PlannedInstance) -> None:
     """Raise `PackageError` if an instance's script is not published, or is published with other
     programs built than the cache has."""
     try:
-        script = read_script(cache.script_path(instance.directory, instance.hash))
+        script = read_script(_locate_script(cache, instance))
     except LoadError as error:
         raise cannot_pack(f"{instance.label} is not published: {error}", hint=_BUILD_HINT) from None
     for index, program in instance.programs_by_number.items():
@@ -327,7 +342,7 @@ def _check_published_script(cache: Tree, instance: PlannedInstance) -> None:
         is_built = entry is not None and entry.status == Status.BUILT
         is_published = index not in script.not_built
         # They differ if a build was stopped after it published programs and before their script.
-        if entry is None or is_built != is_published:
+        if is_built != is_published:
             text = f"the published {instance.label} is older than its programs"
             raise cannot_pack(text, hint=_BUILD_HINT)
 

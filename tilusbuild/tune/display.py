@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from tilusbuild.engine import events
+from tilusbuild.engine.events import Reporter
+from tilusbuild.report.plain import format_rare_event
 from tilusbuild.report.text import OutputStream, format_clock, format_count, to_one_line
 from tilusbuild.tune.bench.bench import Answer
 
@@ -18,8 +21,8 @@ _PLAIN_PAUSE = 5.0
 _ERASE = "\r\x1b[2K"
 
 
-class TuningReporter:
-    """Writes to `stream`; redraws a line there when `live`."""
+class TuningReporter(Reporter):
+    """Writes to `stream`; redraws a line there when `live`. Gets the events of the build, too."""
 
     def __init__(
         self,
@@ -35,7 +38,7 @@ class TuningReporter:
         self._now = now
         self._printed_at = now()
         self._is_drawn = False
-        self._cases = self._done_cases = self._runs = 0
+        self._cases = self._done_cases = self._runs = self._compiles = 0
         self._devices = 1
         self._seconds = 0.0
         """What the cases that are done took, and the one in progress so far."""
@@ -60,6 +63,22 @@ class TuningReporter:
         read from the log."""
         self._runs += 1
         self._seconds += 0.0 if replayed else answer.cost
+        self._show_progress()
+
+    def emit(self, event: events.Event, /) -> None:
+        """Count a compile, and print a warning. Make room for the reporter of failures."""
+        if isinstance(event, events.Finished):
+            self._compiles += not event.cached
+        if (line := format_rare_event(event)) is not None:
+            self.print_line(line)
+        elif isinstance(event, events.Finished | events.Summary):
+            self.close()
+
+    def tick(self) -> None:
+        """Now and then print the progress."""
+        self._show_progress()
+
+    def _show_progress(self) -> None:
         now = self._now()
         # A log gets a line now and then; a terminal is redrawn as often as an eye can follow.
         if self._quiet or now - self._printed_at < (_PAUSE if self._live else _PLAIN_PAUSE):
@@ -67,6 +86,8 @@ class TuningReporter:
         self._printed_at = now
         case = min(self._done_cases + 1, self._cases)
         text = f"size {case}/{self._cases}: run {self._runs}"
+        if self._compiles:
+            text += f", {format_count(self._compiles, 'compile')}"
         if self._done_cases and self._seconds:
             # The case in progress counts as half done.
             done = self._done_cases + 0.5

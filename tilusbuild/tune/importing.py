@@ -32,7 +32,7 @@ from tilusbuild.tune.bench.race import (
     make_refused_outcome,
 )
 from tilusbuild.tune.bench.scores import score_samples
-from tilusbuild.tune.bench.session import CASE, RUN, parse_answer, parse_line
+from tilusbuild.tune.bench.session import CASE, COMPILE, RUN, parse_answer, parse_line
 from tilusbuild.tune.bench.work import (
     CallScalar,
     Candidate,
@@ -151,6 +151,8 @@ def _read_log(project: Project, path: str, skipped: Counter[str]) -> list[Script
                     continue
             if current is None:
                 skipped[reason] += 1
+            elif row.get("what") == COMPILE:
+                continue  # the cost of a compile decides nothing
             elif row.get("what") == CASE:
                 _add_case(current, row)
             elif not _add_answer(current, row):

@@ -1,4 +1,4 @@
-"""`tune`: build a script, measure its programs on this machine's device, write what was decided.
+"""`tune`: build and measure a script's programs on this machine's device, write what was decided.
 
 The samples are kept in the cache's state directory, a file for each script and device. They outlive
 the tables: a table can be made again from them without measuring anything.
@@ -11,13 +11,11 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
 
-from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
 from tilusbuild.cache.disk import wrap_oserror
@@ -34,20 +32,19 @@ from tilusbuild.dispatch.measurements import (
 )
 from tilusbuild.dispatch.recorded import read_recorded_sizes
 from tilusbuild.dispatch.refresh import refresh_dispatcher, refresh_tables
-from tilusbuild.engine.events import Reporter
-from tilusbuild.engine.running import BuildConfig
-from tilusbuild.errors import TilusbuildError, input_error
+from tilusbuild.engine.events import CompositeReporter, Reporter
+from tilusbuild.errors import input_error
 from tilusbuild.expr import Value
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.measured import MeasuredRow, select_numbers
 from tilusbuild.plan.model import PlanSelection, Target
-from tilusbuild.process.stopping import StoppedError
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import NamePattern
 from tilusbuild.runtime.script import Script, read_script
 from tilusbuild.runtime.table_file import Refusal, explain_refusals
 from tilusbuild.tune import prepare
+from tilusbuild.tune.ahead import ProgramBuilder
 from tilusbuild.tune.bench.bench import WARMUP, lock_device, to_device
 from tilusbuild.tune.bench.race import (
     Decision,
@@ -94,7 +91,8 @@ class TuningPublisher:
         # A tuning that only reads its log again adds nothing.
         if not are_recorded(self._script, self._rows, rows):
             self._append_rows(rows)
-        refresh_tables(self._script.path, self._rows, self._committed)
+        # Read again: the description of a planned script does not say what is built.
+        self._script = refresh_tables(self._script.path, self._rows, self._committed)
 
     def add_rejections(self, integers: Mapping[str, CallScalar], decision: Decision) -> None:
         """Add the rows of programs that computed wrong or crashed in a case that is not decided.
@@ -198,14 +196,6 @@ class TuneRequest(Struct, frozen=True):
         return NamePattern(self.script, self.constants, None, target)
 
 
-class BuiltInstance(Struct, frozen=True):
-    """An instance whose programs are built."""
-
-    instance: PlannedInstance
-    script: Script
-    work: Work
-
-
 class TunedInstance(Struct, frozen=True):
     """The results of tuning an instance."""
 
@@ -218,36 +208,39 @@ class TunedInstance(Struct, frozen=True):
     """Why programs are chosen nowhere, by their numbers."""
 
 
-def build_instances(
+def tune_script(
     project: Project,
     request: TuneRequest,
     target: Target,
-    level: int,
-    jobs: int,
+    source: BenchSource,
     reporter: Reporter,
-) -> list[BuiltInstance]:
-    """Build the programs of the requested instances for a target, and return the instances. Raises
-    `InputError` for wrong sizes and for an instance without a built program, `StoppedError` on a
-    signal, and `TilusbuildError` when a build stops."""
-    selection = PlanSelection((request.to_name(target.name),), (), level)
+    display: TuningReporter,
+    on_decision: Callable[[Work, Decision], None],
+) -> list[TunedInstance]:
+    """Tune the requested instances for a target, build their programs meanwhile, and return the
+    results. `on_decision` is called with each decision.
+
+    Raises `InputError` for wrong sizes and for an instance without a built program, `CacheError`,
+    `WorkerUnusableError` when the device cannot be used, `CancelledError`, and `TilusbuildError`
+    when a build stops.
+    """
+    selection = PlanSelection((request.to_name(target.name),), (), project.settings.level.value)
     plan = project.make_plan(selection)
     # Called for its errors alone: a mistake in the sizes need not wait for the build.
     for instance in plan.instances:
         find_request_sizes(project, request, instance)
-    result = build_request(project, BuildRequest(plan, selection), BuildConfig(jobs=jobs), reporter)
-    if result.summary.signal is not None:
-        raise StoppedError(result.summary.signal)
-    if result.summary.error is not None:
-        raise TilusbuildError(f"the build stopped: {result.summary.error}")
-    instances = []
-    for instance in plan.instances:
-        script = read_script(project.cache.script_path(instance.directory, instance.hash))
-        programs = [index for index in script.programs if index not in script.not_built]
-        if not programs:
-            raise input_error(f"none of the programs of {script.label} is built")
-        groups = [parameter.names for parameter in instance.spec.space.spec.parameters]
-        instances.append(BuiltInstance(instance, script, make_work(script, programs, groups)))
-    return instances
+    builder = ProgramBuilder(
+        project,
+        plan,
+        selection,
+        CompositeReporter(display, reporter),
+        builds_all=request.budget == Budget(),
+    )
+    with builder:
+        return [
+            tune_instance(project, request, instance, source, builder, display, on_decision)
+            for instance in plan.instances
+        ]
 
 
 def find_request_sizes(
@@ -273,20 +266,20 @@ def find_log_path(project: Project, script: Script, facts: Mapping[str, Any]) ->
 def tune_instance(
     project: Project,
     request: TuneRequest,
-    built: BuiltInstance,
+    instance: PlannedInstance,
     source: BenchSource,
+    builder: ProgramBuilder,
     display: TuningReporter,
     on_decision: Callable[[Work, Decision], None],
 ) -> TunedInstance:
-    """Measure one instance and write its tables; call `on_decision` with each decision.
-
-    Raises `InputError`, `CacheError`, `WorkerUnusableError` when no device can be used, and
-    `CancelledError`.
-    """
-    sizes = find_request_sizes(project, request, built.instance)
+    """Measure one instance and write its tables. Return the results. Raises as `tune_script`."""
+    sizes = find_request_sizes(project, request, instance)
     check = prepare.find_output_check(project.manifest, request.script, unchecked=request.unchecked)
-    rules = find_input_rules(built.instance.spec)
-    script, work = built.script, replace(built.work, judge=check.judge)
+    rules = find_input_rules(instance.spec)
+    path = project.cache.script_path(instance.directory, instance.hash)
+    script = describe_planned(project.manifest, instance, path)
+    groups = [parameter.names for parameter in instance.spec.space.spec.parameters]
+    work = make_work(script, script.programs, groups, check.judge)
     directories: dict[str, str] = {}
     warmup, repeat = project.settings.bench_warmup.value, project.settings.bench_repeat.value
 
@@ -297,7 +290,7 @@ def tune_instance(
         directory = os.path.join(private.path, str(number))
         case = prepare.prepare_case(
             directory,
-            built.instance.spec.signature,
+            instance.spec.signature,
             sizes[number],
             check,
             rules,
@@ -310,6 +303,9 @@ def tune_instance(
 
     def publish_decision(decision: Decision) -> None:
         """Write a decision to the tables, and pass it on."""
+        builder.publish_scripts()
+        if len(read_script(path).not_built) == len(script.programs):
+            raise input_error(f"none of the programs of {script.label} is built")
         publisher.add_decision(list_integers(decision.case), decision)
         on_decision(work, decision)
 
@@ -334,17 +330,18 @@ def tune_instance(
         device = to_device(facts, 0)
         committed = find_committed_rows(project.manifest, request.script)
         publisher = TuningPublisher(project.cache, script, device, check.judge, committed)
-        path = find_log_path(project, script, facts)
+        log_path = find_log_path(project, script, facts)
         # Without the log, refusals remain: the measurements have them, too.
-        if request.fresh and os.path.exists(path):
-            os.unlink(path)
-        log = stack.enter_context(closing(SampleLog(path)))
+        if request.fresh and os.path.exists(log_path):
+            os.unlink(log_path)
+        log = stack.enter_context(closing(SampleLog(log_path)))
         private = project.cache.make_private(is_waited_for=False)
         stack.callback(private.discard)
         session = TuningSession(
             log,
             benches,
             request.budget,
+            builder,
             display.report_run,
             lambda why: display.print_line(f"a device is left out: {why}"),
             rounds=repeat or ROUNDS,

@@ -31,6 +31,7 @@ from tilusbuild.tune.arguments import CACHE, SEED, SIZE, check_seed, parse_pair,
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
     from tilusbuild.expr import Value
+    from tilusbuild.process.local import LocalRunner
     from tilusbuild.runtime.naming import NamePattern
     from tilusbuild.runtime.script import Script
     from tilusbuild.tune.bench.race import Decision
@@ -126,8 +127,10 @@ def run(arguments: TuneArgs) -> int:
     """Tune a script, or import a log, and print the choices. Return 1 when some sizes have no
     program, or a rule chooses a refused one; else 0."""
     from tilusbuild.errors import TilusbuildError, input_error
+    from tilusbuild.process.local import LocalRunner
 
-    with options.open_project(arguments) as project:
+    # The runner of the project compiles, and may be paused while that of the devices measures.
+    with options.open_project(arguments) as project, LocalRunner() as runner:
         try:
             if arguments.import_ is not None:
                 return _import_log(arguments, project, arguments.import_)
@@ -143,7 +146,7 @@ def run(arguments: TuneArgs) -> int:
                 raise input_error("no script has a table `tune`", hint="`tilusbuild tune SCRIPT`")
             names = options.parse_names(arguments.script or tunable, project)
             requests = [_make_request(arguments, project, name) for name in names]
-            source = _open_source(arguments, project)
+            source = _open_source(arguments, runner)
             return max(_tune_script(arguments, project, source, request) for request in requests)
         except OSError as error:
             # Some classes are both an OSError and a TilusbuildError: these have a message already.
@@ -196,14 +199,14 @@ def _parse_grid(options: Sequence[str]) -> Iterator[Mapping[str, Value]]:
             yield dict(combination)
 
 
-def _open_source(arguments: TuneArgs, project: Project) -> BenchSource:
+def _open_source(arguments: TuneArgs, runner: LocalRunner) -> BenchSource:
     """Return where to measure. Raises `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.rooms import load_contribution
     from tilusbuild.tune.benches import LocalBenches, parse_devices
 
     if arguments.ray is None:
-        return LocalBenches(project.runner, parse_devices(arguments.device))
+        return LocalBenches(runner, parse_devices(arguments.device))
     if arguments.device is not None:
         raise input_error("--device chooses devices of this machine: give it without --ray")
     open_cluster = load_contribution("benches", "ray", "measures on a Ray cluster")
@@ -219,13 +222,12 @@ def _tune_script(
     from tilusbuild.table import format_times
     from tilusbuild.tune.display import TuningReporter
     from tilusbuild.tune.run import choose_target
-    from tilusbuild.tune.tune import build_instances, tune_instance
+    from tilusbuild.tune.tune import tune_script
 
     target = choose_target(project, request.to_name(None), request.target, source.find_gpu)
-    level, jobs = project.settings.level.value, project.settings.jobs.value
-    # Without --json: stdout has the lines of `tune`, not those of its build.
-    progress = options.choose_reporter(replace(arguments, json=False))
-    built_instances = build_instances(project, request, target, level, jobs, progress)
+    # Without --json: stdout has the lines of `tune`, not those of its build. Quiet: the display of
+    # the tuning counts the compiles.
+    failures = options.choose_reporter(replace(arguments, json=False, quiet=True))
     is_live = not arguments.json and can_redraw(sys.stderr, os.environ)
     display = TuningReporter(sys.stderr, live=is_live, quiet=arguments.quiet or arguments.json)
 
@@ -241,10 +243,7 @@ def _tune_script(
         display.end_case(f"{decision.case.label}: {choice}")
 
     try:
-        tuned = [
-            tune_instance(project, request, built, source, display, report_decision)
-            for built in built_instances
-        ]
+        tuned = tune_script(project, request, target, source, failures, display, report_decision)
         return _show_results(arguments, project, tuned, replayed=False)
     finally:
         display.close()

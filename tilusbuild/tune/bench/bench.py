@@ -36,6 +36,7 @@ from tilusbuild.state.temporary import find_temporary_root
 from tilusbuild.tune.bench.work import Candidate, Case
 
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
+NOT_BUILT = "not built"
 """The statuses of an answer."""
 
 # What a program may come to because of what another one left in its process. A wrong result may be

@@ -10,6 +10,9 @@ The median of the best is the measure of how much the machine is disturbed: on a
 programs go on. The default is sampled to the end, since users compare with it. Programs whose
 libraries are the same bytes are measured once.
 
+A program is built when it is looked at, or ahead of that: a search names the programs that it wants
+next if nothing better turns up. One that cannot be built takes no part.
+
 All programs are looked at where the budget suffices. Else a random sample comes first, and after it
 a local search: the next program is the nearest to the best one that differs from it in one
 parameter (or in one group of linked ones), in the order of its values; once there is none, that of
@@ -28,9 +31,20 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import (
+    Callable,
+    Container,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain, islice
 from statistics import median
 from typing import Any
 
@@ -40,6 +54,7 @@ from tilusbuild.tune.bench.pool import BenchPool, OpenCase
 from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.session import (
     CASE,
+    COMPILE,
     RUN,
     Budget,
     BudgetSpent,
@@ -111,19 +126,21 @@ class Race:
         self._refusals = refused
         self._excluded = [p for p in work.programs if p.hash in refused]
         programs = [p for p in work.programs if p.hash not in refused]
-        self._baseline = work.baseline
-        self._twins = _group_twins(programs, self._baseline)
-        distinct = tuple(p for p in programs if p.index in self._twins)
-        self._work = replace(work, programs=distinct)
+        self._work = replace(work, programs=tuple(programs))
+        # The first look: so it is measured, and its twins are not.
+        self._baseline = self._work.baseline
         self._case = case
         self._quota = Quota(share, session.spent)
         self._records: dict[int, ProgramRecord] = {}
+        self._twins: dict[str, list[Candidate]] = {}
+        """The programs of the same bytes, by these; the first is measured."""
+        self._look_count = 0
         self._is_cut = False
 
     def run_race(self, seed: int) -> Decision:
         """Search the programs, sample the fast ones, check the winner again. Return the choice. A
         winner that fails this check is out, and the next best is checked."""
-        search_programs(self._work, self._quota, self._look_at, seed)
+        self._look_at_programs(seed)
         max_rounds = self._session.rounds
         # Rounds count from the first look: a stage of fewer than a program has adds none.
         first_stage = _SEARCH_STAGE if self._quota.is_limited else _FIRST_STAGE
@@ -137,9 +154,9 @@ class Race:
         ):
             winner = find_fastest(self._score_programs())
         measured = [
-            _make_outcome(record, program)
-            for record in self._records.values()
-            for program in self._twins[record.program.index]
+            _make_outcome(self._records[twins[0].index], program)
+            for twins in self._twins.values()
+            for program in twins
         ]
         excluded = [make_refused_outcome(p, self._refusals[p.hash]) for p in self._excluded]
         outcomes = tuple(sorted([*measured, *excluded], key=lambda outcome: outcome.program.index))
@@ -147,14 +164,39 @@ class Race:
             self._case,
             next((o for o in outcomes if o.program.index == winner), None),
             outcomes,
-            len(self._work.programs) - len(self._records),
+            len(self._work.programs) - self._look_count,
             self._unserved,
         )
 
+    def _look_at_programs(self, seed: int) -> None:
+        """Look at the programs that a search yields, and have those built that follow."""
+        source = self._session.source
+        if not self._quota.is_limited:
+            programs = sorted(self._work.programs, key=lambda p: p.index != self._baseline)
+            for program in chain(programs[:1], source.order_built(programs[1:])):
+                self._look_at(program)
+            return
+
+        def look_at_first(wanted: Iterable[Candidate]) -> float | None:
+            program, *others = islice(wanted, 1 + source.ahead)
+            self._session.build_ahead((program, *others))
+            return self._look_at(program)
+
+        run_search(search_programs(self._work, self._quota, seed), look_at_first)
+
     def _look_at(self, program: Candidate) -> float | None:
-        """Check a program and take its first sample; make its record. Return the seconds of the
-        sample; None if the program failed."""
-        record = self._records[program.index] = ProgramRecord(program)
+        """Check a program when it is built, and take its first sample; make its record. Return the
+        seconds of the sample, for a twin those of the measured one; None if the program failed."""
+        self._look_count += 1
+        built = self._session.take_program(self._case, program)
+        if built is None:
+            return None
+        twins = self._twins.setdefault(built.content or built.hash, [])
+        twins.append(built)
+        if built is not twins[0]:
+            first_record = self._records[twins[0].index]
+            return None if first_record.failure else first_record.samples[0]
+        record = self._records[built.index] = ProgramRecord(built)
         is_right = self._session.check_program(self._case, record)
         if is_right and self._session.time_program(self._case, record, 0.0):
             return record.samples[0]
@@ -199,20 +241,6 @@ class Race:
         # would ask more than it had asked before.
         self._is_cut = self._is_cut or self._quota.used_share >= 1
         return not self._is_cut
-
-
-def _group_twins(
-    programs: Sequence[Candidate], baseline: int | None
-) -> dict[int, tuple[Candidate, ...]]:
-    """Return groups of programs whose libraries are the same bytes, by the number of the one that
-    is measured: the baseline, else the first."""
-    groups: dict[str, list[Candidate]] = {}
-    for program in programs:
-        groups.setdefault(program.content or program.hash, []).append(program)
-    return {
-        next((p.index for p in group if p.index == baseline), group[0].index): tuple(group)
-        for group in groups.values()
-    }
 
 
 def _make_outcome(record: ProgramRecord, program: Candidate) -> Outcome:
@@ -261,7 +289,8 @@ def decide_cases(
     cases = _TunedCases(session, work, sizes, seed, known_refusals)
     waiting: Sequence[int] = range(len(sizes))
     pool: BenchPool[Decision] = BenchPool(session.benches, session.on_lost)
-    with closing(pool):
+    # Entered last: a thread that waits for a program goes on, before the pool waits for the thread.
+    with closing(pool), session.source.cancel_on_error():
         while waiting:
             for number, decision in pool.run_cases(waiting, open_case, cases.begin_case):
                 cases.add_decision(number, decision)
@@ -415,7 +444,9 @@ def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Ref
             # A table file with a size of another type would be refused as damaged.
             scalars = {n: size for n, size in line["sizes"].items() if isinstance(size, CallScalar)}
             sizes[str(line.get("case"))] = scalars
-        for (case, program, _, _), answer in collect_answers([line]).items():
+        for (case, program, kind, _), answer in collect_answers([line]).items():
+            if kind == COMPILE:
+                continue
             case_sizes = sizes.get(case, {})
             refusal = refusals.get(program)
             if answer.is_refusal:
@@ -428,23 +459,20 @@ def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Ref
 SAMPLE_SHARE, LOOK_SHARE = 0.4, 0.8
 """Of a case's quota: for the random sample, and for all first looks; the rest is for the race."""
 
-Look = Callable[[Candidate], "float | None"]
-"""The seconds of a first look, or None for a program that is out."""
+Search = Generator[Iterable[Candidate], float | None, None]
+"""Yields the programs to look at next. The first of them is looked at, and its seconds are sent,
+None if it is out; the others follow if it is not better than the best so far."""
 
 
-def search_programs(work: Work, quota: Quota, look: Look, seed: int) -> None:
-    """Look at all programs, or, with a quota, at a random sample and the neighbors of its best,
-    until `LOOK_SHARE` of the quota is used."""
-    default = [p for p in work.programs if p.index == work.default]
-    rest = [p for p in work.programs if p.index != work.default]
-    if not quota.is_limited:
-        for program in work.programs:
-            look(program)
-        return
-    # The default comes first, whatever the budget is, because users compare with it. A resumed
-    # tuning has the same seed, and so draws the same sample.
+def search_programs(work: Work, quota: Quota, seed: int) -> Search:
+    """Search a random sample, and the neighbors of its best, until `LOOK_SHARE` of the quota is
+    used; all programs if that suffices."""
+    first = [p for p in work.programs if p.index == work.baseline]
+    rest = [p for p in work.programs if p.index != work.baseline]
+    # A resumed tuning has the same seed, and so draws the same sample.
     random.Random(seed).shuffle(rest)  # noqa: S311 - nothing secret
-    waiting = [*default, *rest]
+    # The default comes first, whatever the budget is, because users compare with it.
+    waiting = deque([*first, *rest])
     scores: dict[int, float | None] = {}
     while waiting and quota.used_share < LOOK_SHARE:
         # If the looks so far used u of the quota for n programs, all N need about u * N / n. When
@@ -453,43 +481,51 @@ def search_programs(work: Work, quota: Quota, look: Look, seed: int) -> None:
         all_fit = quota.used_share * program_count <= LOOK_SHARE * len(scores)
         if quota.used_share >= SAMPLE_SHARE and not all_fit:
             break
-        program = waiting.pop(0)
-        scores[program.index] = look(program)
+        seconds = yield waiting
+        scores[waiting.popleft().index] = seconds
     if waiting:
-        _search_neighbors(work, [*default, *rest], scores, quota, look)
+        yield from _search_neighbors(work, [*first, *rest], scores, quota)
+
+
+def run_search(search: Search, look: Callable[[Iterable[Candidate]], float | None]) -> None:
+    """Call `look` with what a search yields, and send the result, until the search ends."""
+    try:
+        wanted = next(search)
+        while True:
+            wanted = search.send(look(wanted))
+    except StopIteration:
+        return
 
 
 def _search_neighbors(
-    work: Work,
-    order: Sequence[Candidate],
-    scores: dict[int, float | None],
-    quota: Quota,
-    look: Look,
-) -> None:
-    """Look at further programs until `LOOK_SHARE` of the quota is used. Their seconds are added to
-    `scores`, which has those of earlier looks.
-
-    The fastest program's nearest neighbor is looked at first. If all neighbors of the fastest one
-    have scores, the second fastest's follow, and so on. If no neighbor is new, the next program in
-    `order` is taken.
-    """
+    work: Work, order: Sequence[Candidate], scores: dict[int, float | None], quota: Quota
+) -> Search:
+    """Search from the best programs until `LOOK_SHARE` of the quota is used. Add the seconds to
+    `scores`."""
     coordinates = index_programs(work)
     programs = {program.index: program for program in order}
-    neighbors: dict[int, Iterator[int]] = {}
+    find_neighbors = cache(lambda index: tuple(iterate_neighbors(coordinates, index)))
     while quota.used_share < LOOK_SHARE and len(scores) < len(programs):
-        fastest_first = sorted(
-            (seconds, index) for index, seconds in scores.items() if seconds is not None
-        )
-        next_index = None
-        for _, index in fastest_first:
-            # The iterator of a program is kept: it goes on after the neighbors of earlier rounds.
-            candidates = neighbors.setdefault(index, iterate_neighbors(coordinates, index))
-            next_index = next((number for number in candidates if number not in scores), None)
-            if next_index is not None:
-                break
-        if next_index is None:
-            next_index = next(index for index in programs if index not in scores)
-        scores[next_index] = look(programs[next_index])
+        number = next(_iterate_unseen(scores, find_neighbors, programs))
+        numbers = _iterate_unseen(scores, find_neighbors, programs)
+        scores[number] = yield (programs[following] for following in numbers)
+
+
+def _iterate_unseen(
+    scores: Mapping[int, float | None],
+    find_neighbors: Callable[[int], Iterable[int]],
+    order: Iterable[int],
+) -> Iterator[int]:
+    """Yield the programs without a score once: the neighbors of the best one, the nearest first,
+    those of the next best, and so on; then the others in `order`."""
+    fastest_first = sorted(
+        (seconds, index) for index, seconds in scores.items() if seconds is not None
+    )
+    seen = {*scores}
+    for index in chain(chain.from_iterable(find_neighbors(i) for _, i in fastest_first), order):
+        if index not in seen:
+            seen.add(index)
+            yield index
 
 
 def find_linked_groups(work: Work) -> tuple[tuple[str, ...], ...]:

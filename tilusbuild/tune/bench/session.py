@@ -13,6 +13,10 @@ case, its program, what was asked and the how-many-eth time:
 
 Other lines say which device and which sizes that was, for people and for `--import`. A line that is
 cut short, as a kill or a full disk may leave the last one, counts for nothing and harms no other.
+
+A program is built when a search wants it, or ahead of that. A line with the hashes of the programs
+comes before they are built, so that a resumed tuning, which has them in the cache, counts the same
+compiles. The answer of a compile costs the time for which the device waited.
 A log may come from another machine: `tune/importing.py` checks every value.
 """
 
@@ -22,6 +26,7 @@ import json
 import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -34,17 +39,19 @@ from tilusbuild.tune.bench.bench import (
     CRASH,
     INCORRECT,
     LAUNCH_ERROR,
+    NOT_BUILT,
     OK,
     TIMEOUT,
     Answer,
     Bench,
 )
-from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, Work
+from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, ProgramSource, Work
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit on time or on runs (checks and samples) of a tuning; None is without limit."""
+    """A limit on time or on runs (compiles, checks and samples) of a tuning; None is without
+    limit."""
 
     seconds: float | None = None
     runs: float | None = None
@@ -117,20 +124,29 @@ ROUNDS = 32
 """Samples of each program that is nearly the best, unless a setting says another number."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TuningSession:
     """The benches of a tuning, one for each device, with one log and one budget."""
 
     log: SampleLog
     benches: Sequence[Bench]
     budget: Budget
+    source: ProgramSource = field(default_factory=ProgramSource)
     on_answer: Callable[[Answer, bool], None] = lambda *_: None
     """Called with each answer, and whether the log had it; by one thread at a time."""
     on_lost: Callable[[str], None] = lambda _: None
     """Called with the reason when a device can no longer be used, and others go on."""
     rounds: int = ROUNDS
     """Samples of the programs that are nearly the best."""
+    compile_credit: int = 0
+    """How many runs were spent more than compiles began."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note_compiles(self, hashes: Sequence[str]) -> None:
+        """Log that these programs are about to be compiled. The caller has the lock."""
+        self.compile_credit -= len(hashes)
+        self.log.append_line({"what": COMPILE, "programs": list(hashes)})
+        self.log.compiles.update(hashes)
 
 
 class CaseSession:
@@ -138,16 +154,43 @@ class CaseSession:
 
     def __init__(self, tuning: TuningSession, bench: Bench) -> None:
         self.rounds = tuning.rounds
+        self.source = tuning.source
         self.spent = BudgetSpent()
         self._tuning = tuning
         self._bench = bench
         self._question_counts: dict[tuple[str, str, str], int] = {}
 
+    def build_ahead(self, programs: Iterable[Candidate]) -> None:
+        """Have the programs built that a search wants next, in this order, as far as the tuning's
+        `compile_credit` allows."""
+        tuning = self._tuning
+        with tuning.lock:
+            limit = tuning.compile_credit + 2 * self.source.ahead
+            self.source.build_ahead(programs, limit, tuning.note_compiles)
+
+    def take_program(self, case: Case, program: Candidate) -> Candidate | None:
+        """Return a program when it is built; None if it cannot be built. A compile for this tuning
+        is a run of the first case that takes the program."""
+        tuning, log = self._tuning, self._tuning.log
+        with tuning.lock:
+            # Whatever the credit is: its answer is one more run.
+            self.source.build_ahead([program], 1, tuning.note_compiles)
+            is_first = program.hash in log.compiles
+            log.compiles.discard(program.hash)
+        start = time.monotonic()
+        built, why = self.source.take_program(program)
+        answer = Answer(OK if built else NOT_BUILT, time.monotonic() - start, why=why)
+        if is_first or (case.digest, program.hash, COMPILE, 0) in log.answers:
+            self._answer_question(case, program, COMPILE, lambda _: answer)
+        return built
+
     def check_program(self, case: Case, record: ProgramRecord) -> bool:
         """Check a program, and return whether it is right. Set the error, and the failure of a
         wrong program, in its record."""
         program = record.program
-        check = lambda number: self._bench.check_program(case, program, number)  # noqa: E731
+        check = lambda number: self._measure(  # noqa: E731
+            self._bench.check_program, case, program, number
+        )
         answer = self._answer_question(case, program, "check", check)
         record.error = max(record.error, answer.error)
         if answer.status != OK:
@@ -158,13 +201,20 @@ class CaseSession:
         """Take a sample of a program, and return whether that succeeded. Add the sample, or set the
         failure, in its record. `expected` is as for `DeviceBench.time_program`."""
         program = record.program
-        sample = lambda number: self._bench.time_program(case, program, number, expected)  # noqa: E731
+        sample = lambda number: self._measure(  # noqa: E731
+            self._bench.time_program, case, program, number, expected
+        )
         answer = self._answer_question(case, program, "sample", sample)
         if answer.status != OK or answer.seconds is None:
             record.failure = answer
             return False
         record.samples.append(answer.seconds)
         return True
+
+    def _measure(self, measure: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Return the bench's answer, which no compiler disturbs."""
+        with self.source.pause_builds():
+            return measure(*arguments)
 
     def _answer_question(
         self, case: Case, program: Candidate, kind: str, measure: Callable[[int], Answer]
@@ -186,14 +236,17 @@ class CaseSession:
         with tuning.lock:
             if logged is None:
                 tuning.log.append_answer(key, answer)
+                tuning.compile_credit += 1
             tuning.on_answer(answer, logged is not None)
         return answer
 
 
-_STATUSES = {status: status for status in (OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR)}
+_STATUSES = {status: status for status in (OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR, NOT_BUILT)}
 
 QuestionKey = tuple[str, str, str, int]
-"""Case, program, "check" or "sample", number."""
+"""Case, program, "check", "sample" or "compile", number."""
+
+COMPILE = "compile"
 
 
 def read_lines(path: str) -> Iterator[dict[str, Any]]:
@@ -268,6 +321,13 @@ class SampleLog:
             if row.get("what") == CASE and isinstance(beside := row.get("beside", []), list)
         }
         """By the digest of a case: those that were under way on other devices when it began."""
+        self.compiles = {
+            str(digest)
+            for row in rows
+            if row.get("what") == COMPILE and isinstance(row.get("programs"), list)
+            for digest in row["programs"]
+        } - {program for _, program, kind, _ in self.answers if kind == COMPILE}
+        """The hashes of the programs that were compiled for the tuning and not taken yet."""
         self._handle = -1
 
     def append_answer(self, key: QuestionKey, answer: Answer) -> None:

@@ -13,6 +13,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -116,6 +117,37 @@ class Work:
         return first if self.default is None else self.default
 
 
+class ProgramSource:
+    """Has the programs of a tuning. In this one all are built already; `tune/ahead.py` has the one
+    that builds them while others are measured."""
+
+    ahead = 0
+    """How many compiles run at once, and so many programs are built ahead of need."""
+
+    def build_ahead(
+        self, programs: Iterable[Candidate], limit: float, on_build: Callable[[list[str]], None]
+    ) -> None:
+        """Begin to build the first `limit` of these programs that are not built. Call `on_build`
+        with their hashes before."""
+
+    def take_program(self, program: Candidate) -> tuple[Candidate | None, str]:
+        """Return a program when it is built, with the digest of its library; for one that cannot be
+        built None and the reason. Raises `OSError`."""
+        return replace(program, content=sha256_file(program.library)), ""
+
+    def order_built(self, programs: Sequence[Candidate]) -> Iterable[Candidate]:
+        """Return the programs, those first that are built first."""
+        return programs
+
+    def cancel_on_error(self) -> AbstractContextManager[None]:
+        """Return a context whose exceptions end all waits for a program, by `CancelledError`."""
+        return nullcontext()
+
+    def pause_builds(self) -> AbstractContextManager[None]:
+        """Return a context in which no compiler disturbs the device."""
+        return nullcontext()
+
+
 def select_serving(
     serves: ScriptServes | None, programs: Iterable[Candidate], sizes: Mapping[str, CallScalar]
 ) -> list[Candidate]:
@@ -130,16 +162,15 @@ def make_work(
 
     `groups` are the parameters of its space, with those in one group that are linked: a search
     changes one group at a time. `judge` is the digest of the reference and the tolerances; "" if
-    nothing is compared. The libraries are read. Raises `OSError`.
+    nothing is compared.
     """
-    candidates = (make_candidate(script, program) for program in programs)
     return Work(
         label=script.label,
         script=script.name,
         script_hash=script.hash,
         default=script.default,
         groups=tuple(groups),
-        programs=tuple(replace(c, content=sha256_file(c.library)) for c in candidates),
+        programs=tuple(make_candidate(script, program) for program in programs),
         judge=judge,
         serves=script.serves,
     )
