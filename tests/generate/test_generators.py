@@ -279,5 +279,12 @@ def test_a_wrong_cubin_is_one_error(tmp_path: Path, change: tuple[str, str], mes
     assert "Traceback" not in completed.err
 
 
+def test_a_worker_that_is_killed_is_named(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    generate(project, "X = 0", body="import os; os.kill(os.getpid(), 9)")
+    shown = project.run("build", status=2).err
+    assert shown.startswith("kernels/gen.py: error: scale: ended with SIGKILL\n")
+
+
 def test_the_worker_leaves_no_bytecode(project: Project) -> None:
     assert not [*project.directory.glob("**/__pycache__")]

@@ -22,7 +22,7 @@ from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.generate.reads import UNTRACKED, digest_read
 from tilusbuild.process.base import Command, Sandbox
 from tilusbuild.process.landlock import find_version
-from tilusbuild.process.local import LocalRunner
+from tilusbuild.process.local import LocalRunner, name_signal
 from tilusbuild.process.resident import ResidentPool, ResidentRunner
 from tilusbuild.render.environment import Style
 from tilusbuild.render.linemap import LineMap
@@ -92,7 +92,8 @@ class GeneratorWorkers:
         if not run.ok:
             lines = run.output.decode("utf-8", "replace").strip().splitlines()
             why = f"{lines[-1]}: " if lines else ""
-            return {"error": f"{why}ended with status {run.status}", "reads": {}}
+            end = name_signal(run.status) or f"status {run.status}"
+            return {"error": f"{why}ended with {end}", "reads": {}}
         answer: dict[str, Any] = json.loads(run.output)
         return answer
 
