@@ -19,7 +19,6 @@ from tilusbuild.manifest.script_sections import (
     has_values,
     list_expressions,
     parse_cached,
-    split_function,
 )
 from tilusbuild.manifest.sections import TargetSection
 
@@ -108,10 +107,6 @@ def _check_override_targets(checks: Checks, path: Path, name: str, script: Scrip
 
 def _check_form(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     """Report a script that is of no form or of two, and keys that its form does not have."""
-    if script.generator and script.template != split_function(script.generator)[0]:
-        checks.add_key_error(
-            (*path, "generator"), 'both "template" and "generator" are set', "keep one of them"
-        )
     # By the keys of the file: a key whose value is wrong says the form all the same.
     has_kernel, has_entry, has_library, has_kernels = (
         checks.has(*path, form) for form in _FORM_KEYS

@@ -141,6 +141,10 @@ class FilledScripts(Struct):
     """The names of scripts that have such a mistake, or a template that is not there."""
 
 
+_FORMS = frozenset(("kernel", "entry", "library", "kernels"))
+"""The keys that say what a script's source defines."""
+
+
 def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScripts]:
     """Add the values that the manifest omits to `document.data`: the project, the kernels and
     arguments of scripts, and targets. Return the reading, and what it says of the scripts."""
@@ -166,7 +170,19 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScri
         generator = script.get("generator") if isinstance(script, dict) else None
         if isinstance(generator, str) and ":" in generator:
             # Headers are looked for beside the file of a script's template.
-            script.setdefault("template", split_function(generator)[0])
+            source_file = split_function(generator)[0]
+            if script.setdefault("template", source_file) != source_file:
+                message, hint = 'both "template" and "generator" are set', "keep one of them"
+                place = document.locate_key("script", name, "generator")
+            elif not _FORMS & script.keys():
+                message, hint = f'script "{name}" sets neither "kernel" nor "entry"', FORMS_HINT
+                place = document.locate_key("script", name)
+            else:
+                continue
+            filled.unread.add(name)
+            # `check_files` reports a file that is missing.
+            if os.path.isfile(os.path.join(root, source_file)):
+                filled.mistakes[name] = [Diagnostic(message, place, hint)]
             continue
         file = script.get("template") if isinstance(script, dict) else None
         if not isinstance(file, str) or file.startswith(PACKAGE):
@@ -184,7 +200,7 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScri
         # `check_files` reports any other path.
         is_inside = not os.path.isabs(file) and os.path.normpath(file).split("/")[0] != ".."
         exists = os.path.isfile(path) and is_inside
-        if exists and not {"entry", "library", "kernels"} & script.keys():
+        if exists and not (_FORMS - {"kernel"}) & script.keys():
             mistakes = list(_complete_script(document, name, script, template, notes))
             if mistakes and template.mistake:
                 # Behind a mistake of Jinja's syntax, kernels are not read.
