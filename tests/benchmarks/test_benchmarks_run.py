@@ -60,6 +60,14 @@ def test_what_compiles_for_gpus(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_a_search_compiles_within_its_budget() -> None:
+    needs_cxx()
+    searched, compared = small("search_compiles.py")
+    assert (searched["before"], searched["compiles"] <= 30 + 2 * 2) == (1, True)
+    assert list(compared["arms"]) == ["build, then tune", "tune"]
+
+
+@pytest.mark.slow
 def test_a_remote_has_several_users_and_trouble() -> None:
     needs_cxx()
     needs_casd()
