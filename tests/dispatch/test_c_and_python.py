@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from support.marks import Marks, record
+from support.marks import Marks
+from tilusbuild.dispatch.tables import format_json
 from tilusbuild.embed.csource import write_dispatcher_sources
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import list_available_programs
-from tilusbuild.runtime.script import Script, read_script
+from tilusbuild.runtime.script import Script, parse_rule, read_script
 from tilusbuild.runtime.sealed import seal_json, unseal_json
-from tilusbuild.runtime.tables import TableEntry, read_dispatch_table
+from tilusbuild.runtime.tables import DeviceTable, TableEntry, TableFile, read_dispatch_table
 
 SEEDS = int(os.environ.get("TILUSBUILD_TEST_SEEDS", "3"))
 KEYS = ("m", "n", "k")
@@ -92,7 +93,13 @@ def described(path: Path, chance: random.Random) -> Script:
         key = tuple(to_bucket(size(chance)) for to_bucket in script.buckets.values())
         best, *others = chance.sample(range(4), chance.randrange(1, 5))
         entries[key] = TableEntry(key, best, 1e-6, key, others=tuple(others))
-    record(script, get_cpu().make_fingerprint(script.hash), entries.values())
+    fitted = tuple(
+        parse_rule(rule(chance), KEYS, script.programs) for _ in range(chance.choice([0, 0, 1, 8]))
+    )
+    fingerprint = get_cpu().make_fingerprint(script.hash)
+    table = DeviceTable(fingerprint, tuple(entries.values()), fitted)
+    data = format_json(script, TableFile((table,)))
+    (path / "dispatch_table.json").write_bytes(data)
     return script
 
 
@@ -111,7 +118,7 @@ def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
     for function in (library.modelled_select, library.modelled_source):
         function.argtypes = [ctypes.c_int64] * 3
     library.modelled_source.restype = ctypes.c_char_p
-    chooser = Chooser(script, [e for t in read for e in t.entries], there, refused)
+    chooser = Chooser(script, read[0], there, refused)
     for _ in range(1000):
         sizes = [size(chance) for _ in KEYS]
         found = library.modelled_select(*sizes), library.modelled_source(*sizes)

@@ -55,6 +55,10 @@ class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
         "--strict",
         help="refuse scripts of several programs without measurements of these",
     )
+    fitted: bool = flag(
+        "--fitted",
+        help="pack only the programs of `dispatch fit`, of rules by hand and the defaults",
+    )
     sign: str | None = SIGN
 
 
@@ -90,7 +94,7 @@ def run(arguments: PackageArgs) -> int:
     formats_of_options = parse_formats(arguments.formats, _FORMATS)
     attest = options.find_attester(arguments.sign)
     with options.open_project(arguments) as project:
-        orders = pack.list_orders(project.manifest, arguments.name)
+        orders = pack.list_orders(project.manifest, arguments.name, fitted=arguments.fitted)
         level = project.settings.level.value
         for order in orders:
             with project.cache.hold_use_if_exists(), TemporaryDirectory("tests") as directory:

@@ -97,7 +97,7 @@ def describe_planned(manifest: Manifest, instance: PlannedInstance, path: str = 
 
 def describe_unserved(script: Script, sizes: Iterable[Mapping[str, Value]]) -> Iterator[str]:
     """Yield the error of a call at each of these sizes that no program of the script serves."""
-    chooser = Chooser(script, (), frozenset(script.programs))
+    chooser = Chooser(script, None, frozenset(script.programs))
     for call_sizes in sizes:
         try:
             chooser.choose_program(script.complete_sizes(call_sizes))

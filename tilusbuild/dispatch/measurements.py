@@ -7,7 +7,8 @@ replaces the earlier one as a whole; a rejection holds until the program is rebu
 
 A row is of a program if it has its hash. Any other row with the schedule of a program is for
 earlier code, and serves only where nothing else does. For a device and a bucket the first of these
-decides: rows of this cache, rows of the repository, rows of this cache for earlier code.
+decides: rows of this cache, rows of the repository, rows of this cache for earlier code. Where the
+repository has fitted rules for a device, only their programs are chosen by its measurements.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from msgspec.structs import replace
 
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.tree import Tree
+from tilusbuild.dispatch.describe import node_to_json
+from tilusbuild.expr import Value, parse_expression
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.measured import (
@@ -34,7 +37,7 @@ from tilusbuild.plan.measured import (
 )
 from tilusbuild.runtime.naming import format_command
 from tilusbuild.runtime.regular import open_for_append, try_read_bytes
-from tilusbuild.runtime.script import Script
+from tilusbuild.runtime.script import DispatchRule, Script, parse_rule
 from tilusbuild.runtime.table_file import Refusal, explain_refusals, find_fastest, is_overruled
 from tilusbuild.runtime.tables import DeviceTable, TableEntry, TableFile, read_dispatch_table
 
@@ -139,12 +142,13 @@ def derive_tables(
 ) -> TableFile:
     """Return the dispatch tables and the refusals that follow from a cache's measurements of a
     script and from the rows of its repository. `refusals` are those of `fold_refusals`."""
-    tables: dict[tuple[str, str], dict[tuple[int, ...], TableEntry]] = {}
-    local_entries = [*_choose_entries(script, measurements)]
+    fitted = _make_fitted_rules(script, committed.rows)
+    tables: dict[tuple[str, str], dict[tuple[int, ...], TableEntry]] = {key: {} for key in fitted}
+    local_entries = [*_choose_entries(script, measurements, fitted)]
     committed_measurements = group_measurements(script, committed.rows, refusals)
     committed_entries = [
         (device, entry._replace(origin=committed.file, is_earlier=False))
-        for device, entry in _choose_entries(script, committed_measurements)
+        for device, entry in _choose_entries(script, committed_measurements, fitted)
     ]
     # A later entry replaces an earlier one of the same bucket: see the order at the top.
     ordered_entries = [
@@ -160,11 +164,46 @@ def derive_tables(
             DeviceTable(
                 {"arch": arch, "device": device, "script": script.hash},
                 tuple(entries[key] for key in sorted(entries)),
+                tuple(fitted.get((device, arch), ())),
             )
             for (device, arch), entries in sorted(tables.items())
         ),
         tuple(refusal for refusal in refusals.values() if refusal.program in hashes),
     )
+
+
+def _make_fitted_rules(
+    script: Script, rows: Iterable[MeasuredRow]
+) -> dict[tuple[str, str], list[DispatchRule]]:
+    """Return the fitted rules of a script among the rows of its repository, by device and
+    architecture. Left out are rules of programs that are not built, or over other keys."""
+    fitted: dict[tuple[str, str], list[DispatchRule]] = {}
+    own_rows = (r for r in rows if r.when and r.is_of_instance(script.target, script.params))
+    ordered_rows = sorted(own_rows, key=lambda row: row.rule)
+    numbering = _Numbering(script) if ordered_rows else None
+    for row in ordered_rows:
+        program = numbering and numbering.find_number(row)
+        when = parse_expression(row.when)
+        if program is not None and when.names <= {*script.keys}:
+            value = {"source": row.when, "when": node_to_json(when.tree), "program": program}
+            rule = parse_rule(value, script.keys, script.programs)
+            fitted.setdefault((row.device, row.arch), []).append(rule)
+    return fitted
+
+
+def list_fitted_rows(script: Script, tables: Iterable[DeviceTable]) -> Iterator[MeasuredRow]:
+    """Yield a row for each fitted rule of a script's tables."""
+    for table in tables:
+        for number, rule in enumerate(table.fitted, 1):
+            yield MeasuredRow(
+                target=script.target,
+                device=table.fingerprint["device"],
+                arch=table.fingerprint["arch"],
+                params=dict(script.params),
+                rule=number,
+                when=rule.source,
+                schedule=script.get_schedule(rule.program),
+            )
 
 
 def list_table_rows(script: Script, tables: Iterable[DeviceTable]) -> Iterator[MeasuredRow]:
@@ -186,11 +225,12 @@ def list_table_rows(script: Script, tables: Iterable[DeviceTable]) -> Iterator[M
 def recall_committed_rows(script: Script) -> CommittedRows:
     """Return the rows of a repository that a script's table has. Raises `LoadError`."""
     file, tables = "", []
+    rows = [*list_fitted_rows(script, read_dispatch_table(script).tables)]
     for table in read_dispatch_table(script).tables:
         entries = tuple(entry for entry in table.entries if entry.origin is not None)
         tables.append(table._replace(entries=entries))
         file = next((entry.origin for entry in entries if entry.origin), file)
-    return CommittedRows(file, [*list_table_rows(script, tables)])
+    return CommittedRows(file, [*rows, *list_table_rows(script, tables)])
 
 
 def adopt_tables(cache: Tree, script: Script) -> None:
@@ -228,7 +268,7 @@ def describe_older_rows(script: Script, rows: Sequence[MeasuredRow]) -> str | No
     code, or not at all; None if there are none."""
     measurements = group_measurements(script, rows, fold_refusals(rows))
     served: dict[object, TableEntry] = {
-        (*device, entry.key): entry for device, entry in _choose_entries(script, measurements)
+        (*device, entry.key): entry for device, entry in _choose_entries(script, measurements, {})
     }
     lost = [
         _format_sizes(script, m.sizes)
@@ -251,11 +291,18 @@ def describe_older_rows(script: Script, rows: Sequence[MeasuredRow]) -> str | No
 
 
 def _choose_entries(
-    script: Script, measurements: Iterable[Measurement]
+    script: Script,
+    measurements: Iterable[Measurement],
+    fitted: Mapping[tuple[str, str], Sequence[DispatchRule]],
 ) -> Iterator[tuple[tuple[str, str], TableEntry]]:
     """Yield a device and architecture with the table entry of each of its buckets that a program
-    serves by these measurements."""
+    serves by these measurements: of a device with fitted rules, a program of theirs."""
     for measurement in measurements:
+        rules = fitted.get((measurement.device, measurement.arch))
+        if rules:
+            numbers = {rule.program for rule in rules}
+            times = {i: time for i, time in measurement.seconds.items() if i in numbers}
+            measurement = replace(measurement, seconds=times)
         best = find_fastest(measurement.seconds)
         if best is not None:
             yield (
@@ -271,17 +318,20 @@ def _choose_entries(
             )
 
 
-def _list_others(script: Script, measurement: Measurement, best: int) -> Iterator[int]:
-    """Yield the next best programs of a bucket, for calls that the best one does not serve. Of
-    programs that serve the same calls only the best is yielded."""
+def _list_others(script: Script, measurement: Measurement, best: int) -> list[int]:
+    """Return the next best programs of a bucket, for calls that the best one does not serve."""
+    ordered = sorted(measurement.seconds, key=measurement.seconds.__getitem__)
+    return select_unlike(script, [best, *ordered])[1:]
+
+
+def select_unlike(script: Script, programs: Iterable[int]) -> list[int]:
+    """Return the first of the programs that serve the same calls, in their order."""
     columns = () if script.serves is None else script.serves.columns.values()
-    seen = {tuple(column[best] for column in columns)}
-    for program, _ in sorted(measurement.seconds.items(), key=lambda item: item[1]):
-        # Equal values of what the rules read mean equal answers of all rules.
-        values = tuple(column[program] for column in columns)
-        if values not in seen:
-            seen.add(values)
-            yield program
+    # Equal values of what the rules read mean equal answers of all rules.
+    firsts: dict[tuple[Value | None, ...], int] = {}
+    for program in programs:
+        firsts.setdefault(tuple(column[program] for column in columns), program)
+    return [*firsts.values()]
 
 
 def group_measurements(
@@ -289,6 +339,34 @@ def group_measurements(
 ) -> list[Measurement]:
     """Return the measurements of an instance, by device, architecture and bucket. `refusals` are
     those of `fold_refusals`, whose programs have no time anywhere."""
+    buckets = _group_cases(script, rows)
+    if not buckets:
+        return []  # most scripts were not tuned, and the numbering looks at each program
+    numbering = _Numbering(script)
+    return [
+        _make_measurement(numbering, device_and_key, cases, refusals)
+        for device_and_key, cases in buckets.items()
+    ]
+
+
+def measure_cases(
+    script: Script, rows: Sequence[MeasuredRow], refusals: Mapping[str, Refusal]
+) -> list[tuple[Measurement, Mapping[str, Value]]]:
+    """Return the measurements of an instance as `group_measurements`, but of each case alone, with
+    the sizes of its calls."""
+    numbering = _Numbering(script)
+    return [
+        (_make_measurement(numbering, device_and_key, [case], refusals), case[1][0].sizes)
+        for device_and_key, cases in _group_cases(script, rows).items()
+        for case in cases
+    ]
+
+
+def _group_cases(
+    script: Script, rows: Sequence[MeasuredRow]
+) -> dict[tuple[str, str, tuple[int, ...]], list[tuple[tuple[int, ...], _Case]]]:
+    """Return the cases of an instance with the sizes of their keys, sorted by device, architecture
+    and bucket."""
     buckets: dict[tuple[str, str, tuple[int, ...]], list[tuple[tuple[int, ...], _Case]]] = {}
     for case in _select_latest(script, rows):
         row = case[0]
@@ -296,13 +374,7 @@ def group_measurements(
         if sizes is not None:
             key = script.find_bucket(row.sizes)
             buckets.setdefault((row.device, row.arch, key), []).append((sizes, case))
-    if not buckets:
-        return []  # most scripts were not tuned, and the numbering looks at each program
-    numbering = _Numbering(script)
-    return [
-        _make_measurement(numbering, device_and_key, cases, refusals)
-        for device_and_key, cases in sorted(buckets.items(), key=lambda item: item[0])
-    ]
+    return dict(sorted(buckets.items(), key=lambda item: item[0]))
 
 
 _Case = list[MeasuredRow]
@@ -315,7 +387,7 @@ def _select_latest(script: Script, rows: Iterable[MeasuredRow]) -> list[_Case]:
     cases: dict[tuple[str, str, str], dict[str, MeasuredRow]] = {}
     params = format_values(script.params)
     for row in rows:
-        if row.target != script.target or format_values(row.params) != params:
+        if row.when or row.target != script.target or format_values(row.params) != params:
             continue
         case = cases.get(row.case_key, {})
         latest = next((each.time for each in case.values()), "")  # all of a case have one

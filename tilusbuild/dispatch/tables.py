@@ -101,7 +101,12 @@ def format_json(script: Script, table_file: TableFile) -> bytes:
         rows = ",\n".join(f"    {json.dumps(list(entry))}" for entry in table.entries)
         body = f"[\n{rows}\n   ]" if rows else "[]"
         fingerprint = json.dumps(dict(sorted(table.fingerprint.items())), ensure_ascii=False)
-        parts.append(f'  {{"fingerprint": {fingerprint},\n   "entries": {body}}}')
+        rules = [
+            json.dumps({"source": rule.source, "when": rule.tree, "program": rule.program})
+            for rule in table.fitted
+        ]
+        fitted = ',\n   "fitted": [\n    ' + ",\n    ".join(rules) + "\n   ]" if rules else ""
+        parts.append(f'  {{"fingerprint": {fingerprint},\n   "entries": {body}{fitted}}}')
     tables_text = "[\n" + ",\n".join(parts) + "\n ]" if parts else "[]"
     keys = json.dumps(list(script.keys))
     text = f'{{"schema": {SCHEMA},\n "keys": {keys},\n "tables": {tables_text}'
@@ -124,7 +129,10 @@ def format_text(
             for entry, time in zip(table.entries, times, strict=True)
         ]
         heads = (*script.keys, "choice", "source", f"latency ({unit})")
-        parts.append(f"{fingerprint}\n\n{format_table(heads, rows)}")
+        fitted = "".join(
+            f"fitted: {rule.source} → program {rule.program}\n" for rule in table.fitted
+        )
+        parts.append(f"{fingerprint}\n\n{format_table(heads, rows)}{fitted}")
     if reasons := explain_refusals(script.programs, refused):
         rows = [
             (index, *script.get_schedule(index).values(), why) for index, why in reasons.items()

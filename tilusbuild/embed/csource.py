@@ -25,7 +25,7 @@ from tilusbuild.runtime import library
 from tilusbuild.runtime.arrays import list_call_arguments
 from tilusbuild.runtime.kernel import list_available_programs, locate_size
 from tilusbuild.runtime.regular import read_bytes, read_text
-from tilusbuild.runtime.script import FILE, Script
+from tilusbuild.runtime.script import FILE, DispatchRule, Script
 from tilusbuild.runtime.sealed import unseal_json
 from tilusbuild.runtime.semantics import MAX_ALIGNMENT, is_alignment, name_alignment
 from tilusbuild.runtime.tables import DeviceTable
@@ -72,9 +72,9 @@ class _SourceWriter:
         description = unseal_json(read_bytes(os.path.join(script.path, FILE)))
         self.dispatch: Mapping[str, Any] = description["dispatch"]
         self.rules = [
-            (json_to_node(rule["when"]), rule["program"], rule["source"])
-            for rule in self.dispatch["rules"]
-            if rule["program"] in self.available or rule["program"] in refused
+            rule
+            for rule in script.rules
+            if rule.program in self.available or rule.program in refused
         ]
         self.sizes = script.chosen_by
         self.u64_names = {a.name for a in script.arguments if a.dtype == "u64" and a.dims is None}
@@ -95,6 +95,7 @@ class _SourceWriter:
             self._write_buckets(),
             self._write_serves(),
             self._write_rules(),
+            self._write_fitted(),
             self._write_model(),
             _read_part("sha256.c"),
             # It opens libcuda with RTLD_GLOBAL, a launcher (compile/launcher_parts/kernel.c) with
@@ -229,24 +230,31 @@ static int td_serves(int program, const int64_t *size) {{
         """Return the C function of the rules. It returns a program, -2 if no rule holds, or -1 if a
         rule names a refused program."""
         lines = []
-        for when, program, source in self.rules:
-            text = CWriter(self.names).write_node(when)[0]
-            served = result = str(self.index_of[program])
-            if program in self.refused:
-                result = self._write_refusal(f"the dispatch rule {source!r}", program)
-            # Only the functions of the prelude, `tb_…`, can fail.
-            if "tb_" not in text:
-                lines.append(f"  if (({text}) && td_serves({served}, size)) return {result};")
-                continue
-            # The prelude sets `tb_expr_error` if an expression has no value, such as 1 // 0: then
-            # the rule does not hold.
-            lines.append("  tb_expr_error = 0;")
-            condition = f"({text}) && !tb_expr_error && td_serves({served}, size)"
-            lines.append(f"  if ({condition}) return {result};")
+        for rule in self.rules:
+            served = result = str(self.index_of[rule.program])
+            if rule.program in self.refused:
+                source = f"the dispatch rule {rule.source!r}"
+                result = self._write_refusal(source, rule.program)
+            lines.append(_write_rule(rule, self.names, f"td_serves({served}, size)", result))
         body = "\n".join(lines)
         return (
             f"static int td_rule(const int64_t *size) {{\n  (void)size;\n{body}\n  return -2;\n}}\n"
         )
+
+    def _write_fitted(self) -> str:
+        """Return the C function of the fitted rules of each table. It returns a program, or -2 if
+        no rule holds."""
+        names = {key: f"bucket[{i}]" for i, key in enumerate(self.script.keys)}
+        lines = []
+        for number, table in enumerate(self.tables):
+            for rule in table.fitted:
+                if rule.program in self.available:
+                    program = str(self.index_of[rule.program])
+                    serves = f"which == {number} && (!call || td_serves({program}, call))"
+                    lines.append(_write_rule(rule, names, serves, program))
+        body = "\n".join(["  (void)which;\n  (void)bucket;\n  (void)call;", *lines])
+        head = "static int td_fitted(int which, const int64_t *bucket, const int64_t *call)"
+        return f"{head} {{\n{body}\n  return -2;\n}}\n"
 
     def _write_model(self) -> str:
         """Return the C function of the cost model. It returns the cheapest program, or -2 without a
@@ -394,7 +402,7 @@ extern "C" {{
 int {name}_select({sizes});
 int {name}_select_on(int device{further_parameters});
 
-/* Where that choice comes from: "table", "measured", "nearest", "model" or "default". */
+/* Where that choice comes from: "table", "measured", "fitted", "nearest", "model" or "default". */
 const char *{name}_source({sizes});
 
 /* Have a function called when sizes are served by the nearest that were measured, once a bucket. */
@@ -421,6 +429,18 @@ def _can_compare(table: DeviceTable, script: Script) -> bool:
 
 
 _MODEL_HEAD = "static int td_by_model(const int64_t *size, const int64_t *call) {\n"
+
+
+def _write_rule(rule: DispatchRule, names: Mapping[str, str], further: str, result: str) -> str:
+    """Return C statements that return `result` if a rule holds and the condition `further`, too."""
+    text = CWriter(names).write_node(json_to_node(rule.tree))[0]
+    # Only the functions of the prelude, `tb_…`, can fail.
+    if "tb_" not in text:
+        return f"  if (({text}) && {further}) return {result};"
+    # The prelude sets `tb_expr_error` if an expression has no value, such as 1 // 0: then the rule
+    # does not hold.
+    condition = f"({text}) && !tb_expr_error && {further}"
+    return f"  tb_expr_error = 0;\n  if ({condition}) return {result};"
 
 
 def _format_column(name: str, values: Sequence[Any]) -> tuple[str, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -67,9 +68,9 @@ class DispatchOverview(Struct, frozen=True):
         if self.device is not None:
             return make_chooser(self.script, table_file, self.device)[0]
         # Of several devices' tables none is better than another.
-        entries = self.tables[0].entries if len(self.tables) == 1 else ()
+        table = self.tables[0] if len(self.tables) == 1 else None
         refused = explain_refusals(self.script.programs, self.refused)
-        return Chooser(self.script, entries, list_available_programs(self.script), refused)
+        return Chooser(self.script, table, list_available_programs(self.script), refused)
 
     def list_coverage(self) -> list[CoverageRow]:
         """Return the choices for the recorded sizes, most calls first; without a record those for
@@ -116,7 +117,7 @@ class DispatchOverview(Struct, frozen=True):
             except LoadError as error:
                 yield str(error)
         available = list_available_programs(self.script)
-        chosen_programs = {entry.program for table in self.tables for entry in table.entries}
+        chosen_programs = {*chain.from_iterable(table.programs for table in self.tables)}
         chosen_programs |= {rule.program for rule in self.script.rules}
         if self.script.default is not None:
             chosen_programs.add(self.script.default)

@@ -17,6 +17,7 @@ from tilusbuild.cli.arguments import (
     SIZES_FROM,
     DeviceCompilerArgs,
     Verb,
+    option,
     positional,
     positionals,
     target_option,
@@ -28,8 +29,12 @@ from tilusbuild.rooms import load_contribution
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
+    from tilusbuild.dispatch.fit import Fit
     from tilusbuild.dispatch.recorded import RecordedSizes
+    from tilusbuild.manifest.model import Manifest
     from tilusbuild.overview.serving import DispatchOverview
+    from tilusbuild.plan.measured import MeasuredRow
+    from tilusbuild.runtime.script import Script
 
 _ACTIONS = {
     "show": "print the rules, tables and models of a script",
@@ -37,6 +42,7 @@ _ACTIONS = {
     "coverage": "print which program serves which sizes, and why",
     "build": "build the C dispatcher again, from the current tables",
     "export": "write what was measured here to the file `measured` of the manifest",
+    "fit": "as export, of the fewest programs that suffice, with rules for sizes between",
 }
 
 
@@ -51,6 +57,16 @@ class DispatchArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
     )
     target: str | None = target_option("use the tables of this target only")
     sizes_from: str | None = SIZES_FROM
+    within: float = option(
+        "--within",
+        metavar="F",
+        type=float,
+        default=1.05,
+        help="fit: the time of a measured size, at most, by that of its best program (1.05)",
+    )
+    most: int = option(
+        "--most", metavar="N", type=int, default=8, help="fit: the number of programs, at most (8)"
+    )
 
 
 class DispatchTable(Struct, frozen=True):
@@ -86,6 +102,21 @@ CoverageLine = declare_line(
 else null."""
 
 
+FittedLine = declare_line(
+    "fitted",
+    instance=str,
+    device=str,
+    programs=tuple[int, ...],
+    within=float,
+    rules=tuple[tuple[str, int], ...],
+    mean=float,
+    worst=float,
+)
+"""The few programs that serve an instance on a device, the factor of the best time within which
+they serve each measured size, their rules, and the mean and the greatest loss at a size that is
+left out of the fit."""
+
+
 def run(arguments: DispatchArgs) -> int:
     """Run the action that the arguments name, and print its results. Return the exit status: 1
     when `check` finds a problem, else 0."""
@@ -93,9 +124,10 @@ def run(arguments: DispatchArgs) -> int:
         overviews = list(_read_overviews(arguments, project))
         if arguments.action == "build":
             return _build_dispatchers(arguments, project, overviews)
-        if arguments.action == "export":
+        if arguments.action in ("export", "fit"):
+            write = _export_measurements if arguments.action == "export" else _fit_programs
             by_script = groupby(overviews, key=lambda overview: overview.script.name)
-            return max(_export_measurements(arguments, project, [*group]) for _, group in by_script)
+            return max(write(arguments, project, [*group]) for _, group in by_script)
         actions = {"show": _show_tables, "check": _check_tables, "coverage": _show_coverage}
         return actions[arguments.action](arguments, overviews)
 
@@ -237,16 +269,10 @@ def _export_measurements(
     """Write the measurements of this machine to the file `measured` of the manifest, and print the
     new and changed rows. Return 0. Raises `InputError`."""
     from tilusbuild.dispatch.committed import ChangedRow, merge_measured_rows
-    from tilusbuild.errors import input_error
-    from tilusbuild.plan.measured import MeasuredRow, format_rows, read_committed_rows
+    from tilusbuild.plan.measured import read_committed_rows
 
     manifest, script = project.manifest, overviews[0].script.name
-    dispatch = manifest.scripts[script].dispatch
-    file = None if dispatch is None else dispatch.measured
-    if file is None:
-        hint = f'`measured = "tuned/{script}.jsonl"` in [script.{script}.dispatch]'
-        message = f"{script} names no file for its measurements"
-        raise input_error(message, place=manifest.locate_key("script", script), hint=hint)
+    file = _find_measured_file(manifest, script)
     rows: Sequence[MeasuredRow] = read_committed_rows(manifest, script)
     changed: list[ChangedRow] = []
     for overview in overviews:
@@ -254,10 +280,7 @@ def _export_measurements(
         changed += changed_rows
     # Unchanged, the file keeps its time: nothing that depends on it is out of date.
     if changed:
-        path = os.path.join(manifest.root, file)
-        with suppress(OSError):  # the write says why
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        options.write_file(path, format_rows(script, rows).encode())
+        _write_measured_file(manifest, script, rows)
     replaced_count = sum(row.replaced is not None for row in changed)
     new_count = len(changed) - replaced_count
     counts = {"rows": len(rows), "new": new_count, "changed": replaced_count}
@@ -271,10 +294,107 @@ def _export_measurements(
     return 0
 
 
+def _find_measured_file(manifest: Manifest, script: str) -> str:
+    """Return the file that the manifest names for the measurements of a script. Raises
+    `InputError` without one."""
+    from tilusbuild.errors import input_error
+
+    dispatch = manifest.scripts[script].dispatch
+    if dispatch is None or dispatch.measured is None:
+        hint = f'`measured = "tuned/{script}.jsonl"` in [script.{script}.dispatch]'
+        message = f"{script} names no file for its measurements"
+        raise input_error(message, place=manifest.locate_key("script", script), hint=hint)
+    return dispatch.measured
+
+
+def _write_measured_file(manifest: Manifest, script: str, rows: Sequence[MeasuredRow]) -> None:
+    """Write the rows of a script to the file that the manifest names. Raises `InputError`."""
+    from tilusbuild.plan.measured import format_rows
+
+    path = os.path.join(manifest.root, _find_measured_file(manifest, script))
+    with suppress(OSError):  # the write says why
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    options.write_file(path, format_rows(script, rows).encode())
+
+
+def _fit_programs(
+    arguments: DispatchArgs, project: Project, overviews: Sequence[DispatchOverview]
+) -> int:
+    """Write the rows and the rules of few programs to the file `measured` of the manifest, refresh
+    the tables, and print the fits. Return 0. Raises `InputError`."""
+    from tilusbuild.cache.layout import DISPATCH
+    from tilusbuild.dispatch.committed import fit_script, merge_measured_rows
+    from tilusbuild.dispatch.measurements import CommittedRows, read_rows
+    from tilusbuild.dispatch.refresh import refresh_dispatcher, refresh_tables
+    from tilusbuild.errors import input_error
+    from tilusbuild.plan.measured import read_committed_rows
+    from tilusbuild.runtime.naming import to_snake_case
+
+    if not (arguments.within >= 1 and arguments.most >= 1):
+        raise input_error("--within and --most are at least 1")
+    manifest, name = project.manifest, overviews[0].script.name
+    file = _find_measured_file(manifest, name)
+    rows: Sequence[MeasuredRow] = read_committed_rows(manifest, name)
+    local_rows = read_rows(project.cache, to_snake_case(name))
+    for overview in overviews:
+        script, path = overview.script, overview.script.path
+        rows, fits = fit_script(script, local_rows, rows, arguments.within, arguments.most)
+        # The tables first, since the rows of the file follow from them.
+        refresh_tables(path, local_rows, CommittedRows(file, rows))
+        rows, _ = merge_measured_rows(script, rows)
+        refresh_tables(path, local_rows, CommittedRows(file, rows))
+        for device, fit in fits:
+            _show_fit(arguments, script, device, fit)
+    _write_measured_file(manifest, name, rows)
+    for overview in overviews:
+        if os.path.isdir(os.path.join(overview.script.path, DISPATCH)):
+            find_toolchain = partial(project.find_toolchain, cuda=False)
+            refresh_dispatcher(project.cache, overview.script, find_toolchain, project.runner)
+    return _emit_summary(arguments, overviews)
+
+
+def _show_fit(arguments: DispatchArgs, script: Script, device: str, fit: Fit) -> None:
+    """Print the programs and rules of a fit, and the loss at each size if it is left out."""
+    from tilusbuild.table import Cell, format_table
+
+    losses = [case.left_out_regret for case in fit.cases]
+    mean, worst = sum(losses) / len(losses), max(losses)
+    if arguments.json:
+        programs = tuple(fit.programs)
+        line = FittedLine(script.label, device, programs, fit.within, tuple(fit.rules), mean, worst)
+        emit_line(line)
+        return
+    count = format_count(len(fit.programs), "program")
+    limit = f"{fit.within:.4g}"
+    print(
+        f"{script.label} on {device}: {count} of {len(script.programs)}, within {limit} of the best"
+        f" at each of {format_count(len(fit.cases), 'size')}"
+    )
+    for program in fit.programs:
+        values = " ".join(f"{k}={v}" for k, v in script.get_schedule(program).items())
+        print(f"  program {program}: {values}")
+    for when, program in fit.rules:
+        print(f"  {when} → program {program}")
+    rows: list[tuple[Cell, ...]] = [
+        (
+            *case.case.key,
+            case.program,
+            f"{case.regret:.1%}",
+            case.left_out_program,
+            f"{case.left_out_regret:.1%}",
+        )
+        for case in fit.cases
+    ]
+    heads = (*script.keys, "choice", "loss", "left out", "loss then")
+    print(
+        f"{format_table(heads, rows)}left out in turn: {mean:.1%} in the mean, {worst:.1%} at worst"
+    )
+
+
 def _emit_summary(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
     if arguments.json:
         emit_line(CountsLine({"instances": len(overviews)}))
     return 0
 
 
-VERB = Verb(DispatchArgs, run, (DispatchLine, CoverageLine, ProblemLine, CountsLine))
+VERB = Verb(DispatchArgs, run, (DispatchLine, CoverageLine, FittedLine, ProblemLine, CountsLine))

@@ -271,14 +271,11 @@ def check_script(listing: FileList, entry: ScriptEntry, root: str) -> None:
         raise inconsistent(str(error).replace(f"{root}/", "")) from None
     _check_description(where, listing, entry, script)
     packed_programs = set(entry.programs)
-    table_rows = [row for table in tables for row in table.entries]
-    for row in table_rows:
-        # A machine that has only the package could not serve a call with the sizes of this row.
-        numbers = (row.program, *row.others)
-        if any(script.programs[number] not in packed_programs for number in numbers):
+    for number in sorted(frozenset().union(*(table.programs for table in tables))):
+        # A machine that has only the package could not serve the sizes for which it is chosen.
+        if script.programs[number] not in packed_programs:
             raise inconsistent(
-                f"{where}/{layout.TABLE_JSON} chooses program {row.program} at {list(row.key)},"
-                " which is not packed"
+                f"{where}/{layout.TABLE_JSON} chooses program {number}, which is not packed"
             )
     _check_dispatcher(f"{where}/{layout.DISPATCH}", os.path.join(path, layout.DISPATCH))
 

@@ -69,6 +69,8 @@ class PackageOrder(Struct, frozen=True):
     package: PackageSection
     project: str
     version: str
+    fitted: bool = False
+    """Whether to pack of each script only what dispatch can choose, by fitted rules."""
 
     @property
     def title(self) -> str:
@@ -95,7 +97,9 @@ def collect_contents(
     `instances` are (directory, hash) of the scripts; `tests` maps the path of a test in the package
     to its file. Raises `PackageError`, also for a script or program that is not whole in the cache.
     """
-    collector = _Collector(cache, order.purposes, order.package.programs == "dispatched")
+    collector = _Collector(
+        cache, order.purposes, order.fitted or order.package.programs == "dispatched", order.fitted
+    )
     entries: list[ScriptEntry] = []
     targets: dict[str, PackageTarget] = {}
 
@@ -150,11 +154,13 @@ def _read_scripts(
 
 class _Collector(Struct):
     """The files, programs and libraries collected so far. With `dispatched`, only the programs that
-    dispatch can choose are collected. `origins` has the bytes or the path of each file."""
+    dispatch can choose are collected; with `fitted`, each script must have a fit. `origins` has the
+    bytes or the path of each file."""
 
     cache: Tree
     purposes: frozenset[Purpose]
     dispatched: bool
+    fitted: bool
     origins: dict[str, bytes | str] = field(default_factory=dict)
     files: dict[str, FileEntry] = field(default_factory=dict)
     programs: dict[str, ProgramEntry] = field(default_factory=dict)
@@ -184,6 +190,10 @@ class _Collector(Struct):
         `PackageError` if there are none."""
         try:
             built = set(script.programs) - script.not_built.keys()
+            tables = read_dispatch_table(script).tables if self.fitted else ()
+            if self.fitted and len(built) > 1 and not any(table.fitted for table in tables):
+                hint = f"`{format_command('dispatch', 'fit', script.name)}` fits it"
+                raise cannot_pack(f"--fitted: {script.label} has no fitted programs", hint=hint)
             numbers = sorted(find_reachable(script) if self.dispatched else built)
         except LoadError as error:
             raise cannot_pack(str(error)) from None
@@ -271,8 +281,7 @@ def find_reachable(script: Script) -> frozenset[int]:
     dispatch = read_dispatch_table(script)
     refused = explain_refusals(script.programs, dispatch.refused)
     built = frozenset(script.programs) - script.not_built.keys() - refused.keys()
-    rows = [row for table in dispatch.tables for row in table.entries]
-    measured = {number for row in rows for number in (row.program, *row.others)}
+    measured = {number for table in dispatch.tables for number in table.programs}
     # A device with a table is served from the table. Any other is served by the rules, the model
     # and the default, and a model chooses among the rest: with a table, the programs that only
     # a model would choose may stay behind. Without one they may not.

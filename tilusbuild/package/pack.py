@@ -45,9 +45,11 @@ _MAX_TIME = 4354819199
 """The end of 2107, the last time that a zip can hold."""
 
 
-def list_orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
+def list_orders(
+    manifest: Manifest, name: str | None, *, fitted: bool = False
+) -> list[PackageOrder]:
     """Return the manifest's package `name`, or all of its packages for None. A manifest without
-    packages has one of the whole project.
+    packages has one of the whole project. `fitted` is as in `PackageOrder`.
 
     Raises `InputError` for an unknown name.
     """
@@ -57,7 +59,7 @@ def list_orders(manifest: Manifest, name: str | None) -> list[PackageOrder]:
             f'no package "{name}" in {manifest.path}', hint=did_you_mean(name, declared)
         )
     return [
-        PackageOrder(package_name, package, manifest.project.name, manifest.project.version)
+        PackageOrder(package_name, package, manifest.project.name, manifest.project.version, fitted)
         for package_name, package in declared.items()
         if name in (None, package_name)
     ]

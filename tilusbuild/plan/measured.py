@@ -9,6 +9,9 @@ file is, then each line is a row (folded here), in order, so that a diff shows w
     {"target": "h100", "device": "NVIDIA H100 80GB HBM3", "arch": "sm_90",
      "params": {"dtype": "f16"}, "sizes": {"m": 16}, "schedule": {"block_m": 64},
      "seconds": 1.187e-05, "program": "5f1c…"}
+
+A row with `when` in place of sizes and a time is a rule of the tree that `dispatch fit` writes: an
+expression over the buckets of the keys, and the schedule that serves there.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tilusbuild.errors import Place, input_error
-from tilusbuild.expr import Value
+from tilusbuild.expr import ExprError, Value, parse_expression
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.runtime.regular import read_text
 
@@ -30,14 +33,21 @@ SCHEMA = 1
 _Size = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
-class MeasuredRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The time of a program of an instance at some sizes on a device, or why it has none."""
+class MeasuredRow(
+    Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """The time of a program of an instance at some sizes on a device, or why it has none; or a
+    rule by which a program serves."""
 
     target: str
     device: str
     arch: str
     params: dict[str, Value]
-    sizes: dict[str, _Size | float | bool]
+    rule: Annotated[int, Meta(ge=0)] = 0
+    """Of a rule: its place in the tree's rules, from 1; the first that holds decides."""
+    when: str = ""
+    """The condition of a rule; "" for a measurement."""
+    sizes: dict[str, _Size | float | bool] = {}
     """The numbers of the measured calls by name, with at least the dispatch keys."""
     schedule: dict[str, Value]
     seconds: Annotated[float, Meta(ge=0)] | None = None
@@ -54,15 +64,21 @@ class MeasuredRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     """The time of the tuning in UTC, as 2026-05-04T10:20:30Z. Rows of one tuning share it."""
 
     def __post_init__(self) -> None:
-        if (self.seconds is None) == (self.status == ""):
-            raise ValueError('a row has "seconds", or a "status" that says why it has none')
+        if [self.seconds is not None, self.status != "", self.when != ""].count(True) != 1:
+            raise ValueError('a row has "seconds", a "status" that says why it has none, or "when"')
+        if self.when:
+            try:
+                parse_expression(self.when)
+            except ExprError as error:
+                raise ValueError(f"{self.when!r:.80}: {error.message}") from None
 
     @property
     def sort_key(self) -> tuple[str, ...]:
         """Return target, device, architecture, constants and sizes: no two rows of a repository's
         file have the same."""
         device, arch, sizes = self.case_key
-        return (self.target, device, arch, format_values(self.params), sizes)
+        place = f"{self.rule:020}" if self.when else sizes
+        return (self.target, device, arch, format_values(self.params), place)
 
     @property
     def case_key(self) -> tuple[str, str, str]:
@@ -131,7 +147,7 @@ def read_committed_rows(manifest: Manifest, script: str) -> tuple[MeasuredRow, .
     return tuple(rows.values())
 
 
-_KEYS = ", ".join(MeasuredRow.__struct_fields__[:7])
+_KEYS = "target, device, arch, params, sizes, schedule, seconds"
 
 
 def _format_head(script: str) -> str:

@@ -139,12 +139,12 @@ def _predict_instance(
     problems = list(_list_code_problems(listing, chosen, packed_numbers, host))
     dispatch = read_dispatch_table(chosen)
     tables = _select_tables(chosen, dispatch.tables, host)
-    entries = tables[0].entries if tables else ()
+    table = tables[0] if tables else None
     try:
         refused = explain_refusals(chosen.programs, dispatch.refused)
         # Both calls are made for their errors: a script that dispatch could not serve.
-        chooser = Chooser(chosen, entries, packed_numbers, refused)
-        if not entries:
+        chooser = Chooser(chosen, table, packed_numbers, refused)
+        if table is None or not table.programs:
             chooser.choose_default()
     except LoadError as error:
         problems.append(str(error))

@@ -7,6 +7,7 @@ Of the programs, the first source that has an answer decides:
 
     table       a rule by hand, at the exact sizes
     measured    the bucket was measured on this device
+    fitted      the first rule of a tree that holds at the bucket (`dispatch fit`)
     nearest     the nearest bucket that was: least sum over the keys of the difference in log2
     model       the least cost by the manifest's model, at the sizes of the bucket
     default     the declared default schedule, else the first program
@@ -17,21 +18,21 @@ default names a refused program, that is an error. `dispatch.c` decides in the s
 
 Nor is a program that by a rule of the manifest's `serves` does not serve the sizes of the call. A
 rule or default that names it does not count. Of a measured bucket the best program that serves them
-is taken.
+is taken, else that of a fitted rule.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from tilusbuild.runtime.device import CodeKind, Device, can_run, parse_arch_number, rank_image
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.script import Code, Script
+from tilusbuild.runtime.script import Code, DispatchRule, Script
 from tilusbuild.runtime.semantics import INT64_MAX, NoValueError, Number, Value, to_number
-from tilusbuild.runtime.tables import TableEntry
+from tilusbuild.runtime.tables import DeviceTable, TableEntry
 
 # Bits behind the point of a logarithm in fixed point.
 _FRACTION = 16
@@ -41,7 +42,7 @@ _MAX_CACHED = 4096
 
 class Choice(NamedTuple):
     """The program for some sizes: its number, the source of the decision ("table", "measured",
-    "nearest", "model" or "default"), and its parameters."""
+    "fitted", "nearest", "model" or "default"), and its parameters."""
 
     program: int
     source: str
@@ -56,12 +57,12 @@ class Chooser:
     def __init__(
         self,
         script: Script,
-        entries: Iterable[TableEntry],
+        table: DeviceTable | None,
         available: frozenset[int],
         refused: Mapping[int, str] | None = None,
     ) -> None:
-        """`entries` are the rows of the device's table. `available` are the numbers of programs
-        that can be launched. `refused` has the reason for each program that is chosen nowhere."""
+        """`table` is that of the device. `available` are the numbers of programs that can be
+        launched. `refused` has the reason for each program that is chosen nowhere."""
         self._script = script
         self.refused: Mapping[int, str] = refused or {}
         """Why programs are chosen nowhere, by their numbers."""
@@ -71,7 +72,9 @@ class Chooser:
         # Rules that name a refused program stay: at their sizes a call must fail.
         nameable = available | self.refused.keys()
         self._rules = [rule for rule in script.rules if rule.program in nameable]
+        entries, fitted = (table.entries, table.fitted) if table else ((), ())
         self._rows = {entry.key: entry for entry in entries if entry.program in self._usable}
+        self._fitted = [rule for rule in fitted if rule.program in self._usable]
         self._choose_for_bucket_cached = lru_cache(maxsize=_MAX_CACHED)(self._choose_for_bucket)
         # A program is chosen in int64, as the C dispatcher does it, where a greater u64 would be
         # another size.
@@ -82,7 +85,8 @@ class Chooser:
     def is_constant(self) -> bool:
         """Return whether all sizes get the default program, and no program is refused."""
         script = self._script
-        return not (self._rules or self._rows or script.model or script.serves or self._u64_names)
+        by_size = (self._rules, self._rows, self._fitted, script.model, script.serves)
+        return not (any(by_size) or self._u64_names)
 
     def choose_program(self, sizes: Mapping[str, Value]) -> Choice:
         """Return the program for the sizes of a call; missing alignments are the largest. A rule
@@ -95,12 +99,7 @@ class Chooser:
                 reason = "the choice of a program depends on it, and it is above"
                 raise ValueError(f'{self._script.name}: argument "{name}": {reason} {INT64_MAX}')
         for rule in self._rules:
-            try:
-                holds = bool(rule.when(sizes))
-            except NoValueError:
-                # Such as `n % m == 0` for a batch of none: all programs compute the same.
-                continue
-            if holds and self._serves(rule.program, sizes):
+            if _holds(rule, sizes) and self._serves(rule.program, sizes):
                 self._check_not_refused(rule.program, f"the dispatch rule {rule.source!r}")
                 return self._make_choice(rule.program, "table", f"rule: {rule.source}")
         bucket = self._script.find_bucket(sizes)
@@ -131,9 +130,9 @@ class Chooser:
     def _choose_serving(
         self, bucket: tuple[int, ...], sizes: Mapping[str, Value], choice: Choice
     ) -> Choice:
-        """Return the choice for a call that the program of `choice` does not serve: the bucket's
-        next best measured program, else that of the model, else the first, of those that serve it.
-        Raise `LoadError` when none does."""
+        """Return the choice for a call that the program of `choice` does not serve: the next by the
+        bucket's table, else that of the model, else the first, of those that serve it. Raise
+        `LoadError` when none does."""
         serving = frozenset(i for i in self._usable if self._serves(i, sizes))
         call_sizes = {name: sizes[name] for name in self._script.chosen_by}
         if not serving:
@@ -144,12 +143,9 @@ class Chooser:
             )
         refusal = self._script.serves and self._script.serves.explain_refusal(choice.program, sizes)
         note = f"; program {choice.program} does not serve {_format_sizes(call_sizes)}: {refusal}"
-        program: int | None = None
-        if self._rows:
-            row = self._find_row(bucket)
-            program = next((number for number in row.others if number in serving), None)
-        if program is not None:
-            return self._make_choice(program, choice.source, choice.why + note)
+        for by_table in self._list_table_choices(bucket):
+            if by_table.program in serving:
+                return by_table._replace(why=by_table.why + note)
         if (by_model := self._choose_by_model(bucket, serving)) is not None:
             return by_model._replace(why=by_model.why + note)
         if self._script.default in serving:
@@ -157,22 +153,32 @@ class Chooser:
             return self._make_choice(self._script.default, "default", why + note)
         return self._make_choice(min(serving), "default", f"the first program that serves it{note}")
 
-    def _find_row(self, bucket: tuple[int, ...]) -> TableEntry:
-        """Return the row of a bucket, else that of the nearest one."""
-        exact = self._rows.get(bucket)
-        return exact or self._rows[find_nearest_bucket(bucket, self._rows)]
-
     def _choose_for_bucket(self, bucket: tuple[int, ...]) -> Choice:
-        """Return the choice for a bucket by the first of: its row, the nearest row, the model, the
-        default. Raise `LoadError`."""
-        if not self._rows:
-            return self._choose_by_model(bucket, self._usable) or self.choose_default()
-        row = self._find_row(bucket)
+        """Return the choice for a bucket by the first of: its table, the model, the default. Raise
+        `LoadError`."""
+        by_table = next(self._list_table_choices(bucket), None)
+        return by_table or self._choose_by_model(bucket, self._usable) or self.choose_default()
+
+    def _list_table_choices(self, bucket: tuple[int, ...]) -> Iterator[Choice]:
+        """Yield the choices for a bucket, the best first: of its row, of the fitted rules that hold
+        there, and, if the bucket was not measured, of the nearest row."""
+        row = self._rows.get(bucket)
+        if row is not None:
+            yield from self._list_row_choices(row, "measured", "measured at {}")
+        sizes = dict(zip(self._script.keys, bucket, strict=True))
+        for rule in self._fitted:
+            if _holds(rule, sizes):
+                yield self._make_choice(rule.program, "fitted", f"fitted: {rule.source}")
+        if row is None and self._rows:
+            nearest = self._rows[find_nearest_bucket(bucket, self._rows)]
+            yield from self._list_row_choices(nearest, "nearest", "{} is nearest")
+
+    def _list_row_choices(self, row: TableEntry, source: str, why: str) -> Iterator[Choice]:
+        """Yield the choices of a row, the best first. `why` is formatted with its sizes."""
         sizes = dict(zip(self._script.keys, row.sizes, strict=True))
-        label = _format_sizes(sizes) + row.origin_text
-        if row.key != bucket:
-            return self._make_choice(row.program, "nearest", f"{label} is nearest")
-        return self._make_choice(row.program, "measured", f"measured at {label}")
+        text = why.format(_format_sizes(sizes) + row.origin_text)
+        for program in (row.program, *row.others):
+            yield self._make_choice(program, source, text)
 
     def _choose_by_model(
         self, bucket: tuple[int, ...], candidates: frozenset[int]
@@ -218,6 +224,15 @@ class Chooser:
 
     def _make_choice(self, program: int, source: str, why: str) -> Choice:
         return Choice(program, source, why, self._script.get_schedule(program))
+
+
+def _holds(rule: DispatchRule, sizes: Mapping[str, Value]) -> bool:
+    """Return whether a rule holds at some sizes. A rule without a value does not."""
+    try:
+        return bool(rule.when(sizes))
+    except NoValueError:
+        # Such as `n % m == 0` for a batch of none: all programs compute the same.
+        return False
 
 
 def find_nearest_bucket(

@@ -362,9 +362,9 @@ def make_chooser(
         table = tables.select_table(script, table_file.tables, device_in_use)
     except LoadError as error:
         table = error
-    entries = table.entries if isinstance(table, DeviceTable) else ()
+    held = table if isinstance(table, DeviceTable) else None
     refused = explain_refusals(script.programs, table_file.refused)
-    return Chooser(script, entries, list_available_programs(script), refused), table
+    return Chooser(script, held, list_available_programs(script), refused), table
 
 
 def list_available_programs(script: Script) -> frozenset[int]:

@@ -69,13 +69,15 @@ class ScriptArgument(NamedTuple):
 
 
 class DispatchRule(NamedTuple):
-    """A row of the hand-written table: where `when` holds, `program` serves."""
+    """A rule by hand, or of a fitted tree: where `when` holds, `program` serves."""
 
     source: str
     when: Function
     program: int
     names: frozenset[str] = frozenset()
     """The names in `when`."""
+    tree: Any = None
+    """`when` as JSON arrays."""
 
 
 class ServesRule(NamedTuple):
@@ -306,7 +308,7 @@ def parse_description(path: str, value: Mapping[str, Any]) -> Script:
         },
         default=None if default is None else _check_program_number(default, programs),
         buckets={key: make_rounding(dispatch["buckets"][key]) for key in keys},
-        rules=tuple(_parse_rule(rule, scalars, programs) for rule in dispatch["rules"]),
+        rules=tuple(parse_rule(rule, scalars, programs) for rule in dispatch["rules"]),
         model=_parse_model(dispatch["model"], keys, programs),
         form=_check_text(value.get("form", CALLED)),
         serves=_parse_serves(
@@ -346,14 +348,14 @@ def _parse_dim(value: object, scalars: Collection[str]) -> Dim:
     return value if is_size else build_function(value, scalars)  # type: ignore[return-value]
 
 
-def _parse_rule(
+def parse_rule(
     value: Mapping[str, Any], scalars: Collection[str], programs: Mapping[int, str]
 ) -> DispatchRule:
-    """Return a rule of `script.json`, an expression over `scalars`. Raise as
-    `parse_description`."""
-    when = build_function(value["when"], scalars)
+    """Return a rule of a file, an expression over `scalars`. Raise as `parse_description`."""
+    tree = value["when"]
+    when = build_function(tree, scalars)
     program = _check_program_number(value["program"], programs)
-    return DispatchRule(_check_text(value["source"]), when, program, collect_names(value["when"]))
+    return DispatchRule(_check_text(value["source"]), when, program, collect_names(tree), tree)
 
 
 def _parse_serves(

@@ -31,6 +31,7 @@ static void td_bucket(const int64_t *size, int64_t *bucket);
 static int td_rule(const int64_t *size);
 static int td_serves(int program, const int64_t *size);
 /* `call`: the sizes that a program must serve; NULL: any program will do. */
+static int td_fitted(int which, const int64_t *bucket, const int64_t *call);
 static int td_by_model(const int64_t *size, const int64_t *call);
 
 static int64_t td_log(int64_t size) {
@@ -68,20 +69,32 @@ __attribute__((unused)) static int td_beyond(const char *name) {
                  " 9223372036854775807", td_name, name);
 }
 
-/* The entry of a bucket, else of the nearest one; NULL without entries. */
-static const td_entry *td_find_entry(int which, const int64_t *bucket, int *source) {
-  if (which < 0) return NULL;
+/* The program of an entry, or -2. */
+static int td_of_entry(const td_entry *entry, const int64_t *call) {
+  if (!call || td_serves(entry->program, call)) return entry->program;
+  for (const int32_t *other = entry->others; *other >= 0; other++)
+    if (td_serves(*other, call)) return *other;
+  return -2;
+}
+
+/* The program by the entry of a bucket, else by a fitted rule, else by the nearest entry if the
+   bucket has none; or -2. */
+static int td_by_table(int which, const int64_t *bucket, const int64_t *call, int *source) {
+  if (which < 0) return -2;
   const td_table *table = &td_tables[which];
-  int low = 0, high = table->count;
+  int low = 0, high = table->count, program = -2;
   while (low < high) {
     int middle = (low + high) / 2;
     if (td_compare(table->entries[middle].key, bucket) < 0) low = middle + 1; else high = middle;
   }
+  int measured = low < table->count && !td_compare(table->entries[low].key, bucket);
   *source = TD_MEASURED;
-  if (low < table->count && !td_compare(table->entries[low].key, bucket)) return &table->entries[low];
+  if (measured && (program = td_of_entry(&table->entries[low], call)) != -2) return program;
+  *source = TD_FITTED;
+  program = td_fitted(which, bucket, call);
+  if (program != -2 || measured || !table->count) return program;
   *source = TD_NEAREST;
-  int near = td_nearest(table, bucket);
-  return near < 0 ? NULL : &table->entries[near];
+  return td_of_entry(&table->entries[td_nearest(table, bucket)], call);
 }
 
 /* The model's program for the sizes of a bucket, or -2. */
@@ -94,13 +107,13 @@ static int td_model(const int64_t *size, const int64_t *bucket, const int64_t *c
 }
 
 static int td_decide(int which, const int64_t *size, const int64_t *bucket, int *source) {
-  const td_entry *entry = td_find_entry(which, bucket, source);
-  if (entry) {
+  int program = td_by_table(which, bucket, NULL, source);
+  if (program != -2) {
     void (*hook)(void) = __atomic_load_n(&td_hook, __ATOMIC_ACQUIRE);
     if (hook && *source == TD_NEAREST) hook();
-    return entry->program;
+    return program;
   }
-  int program = td_model(size, bucket, NULL, source);
+  program = td_model(size, bucket, NULL, source);
   if (program != -2) return program;
   *source = TD_DEFAULT;
   return TD_DEFAULT_PROGRAM;
@@ -108,11 +121,9 @@ static int td_decide(int which, const int64_t *size, const int64_t *bucket, int 
 
 /* The program for a call that the bucket's own program does not serve, or -1 with a message. */
 static int td_serving(int which, const int64_t *size, const int64_t *bucket, int *source) {
-  const td_entry *entry = td_find_entry(which, bucket, source);
-  if (entry)
-    for (const int32_t *other = entry->others; *other >= 0; other++)
-      if (td_serves(*other, size)) return *other;
-  int program = td_model(size, bucket, size, source);
+  int program = td_by_table(which, bucket, size, source);
+  if (program != -2) return program;
+  program = td_model(size, bucket, size, source);
   if (program != -2) return program;
   *source = TD_DEFAULT;
   if (TD_SERVING_DEFAULT >= 0 && td_serves(TD_SERVING_DEFAULT, size)) return TD_SERVING_DEFAULT;

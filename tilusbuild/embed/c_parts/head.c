@@ -12,8 +12,8 @@
 #define TD_SLOTS (TD_SIZES ? TD_SIZES : 1)
 #define TD_WIDTH (TD_KEYS ? TD_KEYS : 1)
 
-enum { TD_TABLE, TD_MEASURED, TD_NEAREST, TD_MODEL, TD_DEFAULT };
-static const char *const td_sources[] = {"table", "measured", "nearest", "model", "default"};
+enum { TD_TABLE, TD_MEASURED, TD_FITTED, TD_NEAREST, TD_MODEL, TD_DEFAULT };
+static const char *const td_sources[] = {"table", "measured", "fitted", "nearest", "model", "default"};
 
 typedef struct { const char *program, *sha256; } td_program;          /* NULL: not built */
 typedef struct { int64_t key[TD_WIDTH]; int32_t program; const int32_t *others; } td_entry; /* others: end with -1 */
