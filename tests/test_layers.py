@@ -17,7 +17,7 @@ LAYERS = [
     "cache", "engine", "remote", "report", "dispatch", "builder", "package",
     "cli", "tune", "check", "ray",
     "watch", "jit", "signing", "oci", "embed", "kernels", "interop", "intake", "reapi", "page",
-    "rebuild", "diff", "compdb", "preflight", "overview",
+    "rebuild", "diff", "compdb", "preflight", "overview", "languages",
     "torch",
 ]  # fmt: skip
 

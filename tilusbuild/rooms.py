@@ -7,6 +7,7 @@ room brings is unknown. The points, each read by one place of the core:
 
 verb            name → (summary, group of `--help`, example, module)         cli/parser.py
 cache action    name of an action of `cache` → module:attribute, a `Verb`    cli/cache.py
+language        key of a script → module with `DEFAULTS`, `generate`       generate/worker.py
 foreign cache   system → module: `is_one`, `ls`, `stats`, `verify`, `gc`       cli/options.py
 dispatcher      "c" → module: `build_if_outdated`, `is_current_dispatcher` dispatch/refresh.py
 package kind    key of the list → (root directory, module)                   package/names.py

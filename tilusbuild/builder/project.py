@@ -180,7 +180,8 @@ class Project:
         # Imported only here: few projects have generators.
         from tilusbuild.render.generated import GeneratedRenderer, GeneratorWorkers
 
-        workers = GeneratorWorkers(self.runner, self.environment, self.manifest.build.timeout)
+        timeout, jobs = self.manifest.build.timeout, self.settings.jobs.value
+        workers = GeneratorWorkers(self.runner, self.environment, timeout, jobs)
         return GeneratedRenderer(root, style, workers)
 
     @property

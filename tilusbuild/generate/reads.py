@@ -18,6 +18,7 @@ import errno
 import importlib.machinery
 import importlib.util
 import os
+import subprocess
 import sys
 import sysconfig
 import threading
@@ -32,6 +33,7 @@ UNTRACKED = "untracked:"
 _SITE = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_SPAWN: Any = subprocess.Popen._posix_spawn.__code__  # type: ignore[attr-defined]
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
 _NETWORK = tuple(
     f"socket.{name}" for name in ("connect", "bind", "sendto", "sendmsg", "getaddrinfo", "gethost")
@@ -92,6 +94,11 @@ class ReadsNoter:
                 if name != "TMPDIR":
                     noter._note("env", str(name))
                 return str(super().__getitem__(name))
+
+            def values(self) -> Any:
+                # `Popen` hands all of them to a child, whose program is noted.
+                is_for_child = sys._getframe(1).f_code is _SPAWN
+                return os.environb.copy().values() if is_for_child else super().values()
 
         environ.__class__ = NotingEnvironment
         for name in ("stat", "lstat"):

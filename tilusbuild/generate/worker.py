@@ -60,16 +60,51 @@ def import_file(path: str) -> Any:
     return sys.modules[key]
 
 
+@dataclasses.dataclass(frozen=True)
+class LanguageArgument:
+    """An argument of the manifest."""
+
+    dtype: str
+    is_tensor: bool
+    align: int
+    """Bytes that its address is a multiple of; 0 for no more than an element's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageInputs:
+    """The inputs of a kernel language besides a schedule's values."""
+
+    arguments: Mapping[str, LanguageArgument]
+    serves: tuple[str, ...]
+    """The rules of `serves`, with values in place: each is true in each call."""
+    grid: tuple[str, ...]
+    """The manifest's, as expressions."""
+
+
 def call_generator(
-    path: str, name: str, values: Mapping[str, Any], target: Target
+    path: str,
+    name: str,
+    values: Mapping[str, Any],
+    target: Target,
+    language: Mapping[str, Any] | None = None,
 ) -> Source | Cubin:
     """Return the source or the cubin for a schedule's values. The function gets those of `values`
-    and `target` that its parameters name. Raises `GeneratorError`, and what the generator
-    raises."""
-    function = getattr(module := import_file(path), name, None)
-    if not callable(function):
+    and `target` that its parameters name. With `language`, its module gets the function. Raises
+    `GeneratorError`, and what the generator raises."""
+    module = import_file(path)
+    if (function := getattr(module, name, None)) is None or not (callable(function) or language):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise GeneratorError(f"there is no function {name}", hint=did_you_mean(name, functions))
+    if language:
+        arguments_of_language = {
+            name: LanguageArgument(*argument) for name, argument in language["arguments"].items()
+        }
+        inputs = LanguageInputs(
+            arguments_of_language, tuple(language["serves"]), tuple(language["grid"])
+        )
+        compile_kernel = importlib.import_module(language["module"]).generate
+        compiled: Source | Cubin = compile_kernel(function, values, target, inputs)
+        return compiled
     arguments = {**values, "target": target}
     code = getattr(inspect.unwrap(function), "__code__", None)
     line = None if code is None else code.co_firstlineno
@@ -133,7 +168,9 @@ def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]
     noter.install()
     answer: dict[str, Any]
     try:
-        source = call_generator(path, request["function"], request["values"], target)
+        source = call_generator(
+            path, request["function"], request["values"], target, request["language"]
+        )
         answer = {"source": _encode_source(source, dumps=request["dumps"])}
     except GeneratorError as fault:
         answer = {"error": str(fault), "frames": [(path, fault.line, None)], "hint": fault.hint}

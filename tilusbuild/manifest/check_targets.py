@@ -21,6 +21,7 @@ from tilusbuild.manifest.script_sections import (
     parse_cached,
 )
 from tilusbuild.manifest.sections import TargetSection
+from tilusbuild.rooms import find_contributions
 
 NAMED = ("toolchain", "named")
 _FORM_KEYS = ("kernel", "entry", "library", "kernels")
@@ -107,6 +108,10 @@ def _check_override_targets(checks: Checks, path: Path, name: str, script: Scrip
 
 def _check_form(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
     """Report a script that is of no form or of two, and keys that its form does not have."""
+    if script.language and script.language not in (languages := find_contributions("language")):
+        hint = did_you_mean(script.language, languages, max_listed=9)
+        message = f'the language "{script.language}" is not installed'
+        checks.add_value_error((*path, "language"), message, hint)
     # By the keys of the file: a key whose value is wrong says the form all the same.
     has_kernel, has_entry, has_library, has_kernels = (
         checks.has(*path, form) for form in _FORM_KEYS

@@ -41,6 +41,8 @@ class Document:
         self.path = os.path.abspath(path)
         self.shown = shorten_path(path)
         self.text = text
+        self.other_keys: dict[Path, Path] = {}
+        """Keys that are written under another name, by the path that they are read at."""
 
     # Each property is computed at its first use: a manifest without mistakes needs few positions,
     # and a remembered manifest needs no values.
@@ -69,6 +71,7 @@ class Document:
         locations = locate_keys(self.text)
         for spans in (locations.keys, locations.values):
             _add_kernels(spans, find_kernel_tables(locations.keys))
+            spans.update((key, spans[w]) for key, w in self.other_keys.items() if w in spans)
         return locations
 
     @cached_property

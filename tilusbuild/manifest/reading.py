@@ -24,6 +24,7 @@ from tilusbuild.manifest.document import Document, shorten_path
 from tilusbuild.manifest.names import MAX_NAME, PACKAGE
 from tilusbuild.manifest.script_sections import split_function
 from tilusbuild.manifest.table import format_toml
+from tilusbuild.rooms import find_contributions, import_value
 from tilusbuild.runtime.regular import try_read_text
 from tilusbuild.signature.reading import (
     DeclaredKernel,
@@ -167,6 +168,7 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScri
         notes.append(f"project: {name}, as its directory is called")
     scripts = data.get("script")
     for name, script in scripts.items() if isinstance(scripts, dict) else ():
+        _expand_language(document, name, script)
         generator = script.get("generator") if isinstance(script, dict) else None
         if isinstance(generator, str) and ":" in generator:
             # Headers are looked for beside the file of a script's template.
@@ -241,6 +243,19 @@ def _add_targets(data: dict[str, Any], has_cpu_branch_by_script: Mapping[str, bo
     if cpu_scripts:
         note += f", cpu for {', '.join(cpu_scripts)}"
     return note
+
+
+def _expand_language(document: Document, name: str, script: Any) -> None:
+    """Replace the key of a kernel language, as in `triton = "FILE.py:FUNCTION"`, by the keys that
+    it is short for."""
+    # Few scripts have neither key: the rooms are asked for those only.
+    if not isinstance(script, dict) or {"template", "generator"} & script.keys():
+        return
+    for language, module in find_contributions("language").items():
+        if (text := script.pop(language, None)) is not None:
+            document.other_keys["script", name, "generator"] = ("script", name, language)
+            defaults = {"kernel": split_function(str(text))[1], **import_value(module).DEFAULTS}
+            script |= {"generator": text, "language": language, **defaults, **script}
 
 
 def _complete_script(

@@ -331,6 +331,9 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
         None
     )
     """A Python function that returns the source, in place of `template`: `FILE.py:FUNCTION`."""
+    language: Annotated[Text | None, Key(examples=["triton"])] = None
+    """The kernel language of the generator's function. `triton = "FILE.py:FUNCTION"` is short for
+    `generator`, `language`, `kernel = "FUNCTION"` and `device-compiler = "none"`."""
     generate: Annotated[
         Mapping[HeaderName, Text], Key(examples=[{"config.inc": "kernels/config.inc.j2"}])
     ] = NOTHING

@@ -33,6 +33,7 @@ from tilusbuild.render.closure import Closure, Root
 from tilusbuild.render.environment import Style
 from tilusbuild.render.headers import Headers
 from tilusbuild.render.renderer import Renderer
+from tilusbuild.rooms import find_contributions
 from tilusbuild.runtime.naming import format_instance_name, to_snake_case
 from tilusbuild.signature.model import Signature, SignatureError
 from tilusbuild.signature.parsing import resolve_constants
@@ -239,6 +240,7 @@ def read_style(script: ScriptSection) -> Style:
         strict=jinja.undefined == "error",
         cpp_values=jinja.cpp_values,
         function=split_function(script.generator or "")[1],
+        language=find_contributions("language")[script.language] if script.language else "",
     )
 
 

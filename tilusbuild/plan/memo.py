@@ -22,7 +22,7 @@ from functools import cache
 from msgspec import Struct, field
 
 from tilusbuild.plan.instance import InstanceSpec, PlanInputs, ScriptReader, read_style
-from tilusbuild.plan.rendering import ReadsCollector, RenderedProgram, find_closure, render_program
+from tilusbuild.plan.rendering import ReadsCollector, RenderedProgram, find_closure, render_programs
 from tilusbuild.plan.spaces import SpaceCache
 from tilusbuild.render.closure import Closure
 from tilusbuild.render.scans import ScanMemory
@@ -150,8 +150,9 @@ class _ProgramLookup:
         unknown_schedules = schedules
         if len(unknown_positions) < len(hashes):
             unknown_schedules = [schedules[position] for position in unknown_positions]
-        for position, schedule in zip(unknown_positions, unknown_schedules, strict=True):
-            program = self.reads.add_program(render_program(self._spec, self._sources, schedule))
+        programs = render_programs(self._spec, self._sources, unknown_schedules)
+        for position, program in zip(unknown_positions, programs, strict=True):
+            self.reads.add_program(program)
             program_hash = hashes[position] = program.hash
             inputs_number = self._remember_inputs(program)
             if inputs_number is not None:

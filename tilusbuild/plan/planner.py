@@ -31,7 +31,12 @@ from tilusbuild.plan.instance import (
 from tilusbuild.plan.measured import read_committed_rows
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, list_instances, select_script_targets
-from tilusbuild.plan.rendering import ReadsCollector, RenderedProgram, render_program
+from tilusbuild.plan.rendering import (
+    ReadsCollector,
+    RenderedProgram,
+    render_program,
+    render_programs,
+)
 from tilusbuild.plan.roots import find_roots
 from tilusbuild.plan.spaces import (
     ChosenSchedules,
@@ -206,7 +211,8 @@ class Planner(Struct):
         else:
             reads = ReadsCollector()
             programs = tuple(
-                reads.add_program(render_program(spec, sources, point)).hash for point in schedules
+                reads.add_program(program).hash
+                for program in render_programs(spec, sources, schedules)
             )
             inputs = reads.collect_inputs(spec, sources)
         script_txt = identity.format_script_text(

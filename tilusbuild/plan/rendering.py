@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -130,6 +131,21 @@ def render_program(
     return _make_program(spec, sources, schedule, source, template, rendering, headers)
 
 
+def render_programs(
+    spec: InstanceSpec, sources: ScriptReader, schedules: Iterable[Schedule]
+) -> Iterator[RenderedProgram]:
+    """Yield the programs of schedules, in order. Those of a generator are made several at once.
+    Raises `InputError`."""
+    render = partial(render_program, spec, sources)
+    if sources.renderer.jobs == 1:
+        yield from map(render, schedules)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(sources.renderer.jobs) as pool:
+        yield from pool.map(render, schedules)
+
+
 def make_context(spec: InstanceSpec, schedule: Schedule) -> dict[str, object]:
     """Return the variables of the template; in a unit those that all of its kernels share."""
     values = spec.merge_values(schedule)
@@ -137,7 +153,7 @@ def make_context(spec: InstanceSpec, schedule: Schedule) -> dict[str, object]:
     # the name of the kernel that is rendered now.
     is_grouped = spec.grouping is not None
     symbol = (spec.owner.kernel or "") if is_grouped else spec.valued.name_symbol(values)
-    target = spec.target
+    target, owner = spec.target, spec.owner
     target_names = spec.valued.target_names.items()
     return {
         **spec.select_shared_values(values),
@@ -153,7 +169,11 @@ def make_context(spec: InstanceSpec, schedule: Schedule) -> dict[str, object]:
             if name.startswith("arch.")
         },
         "args": {argument.name: argument for argument in spec.signature.arguments},
-        "script": {"name": spec.script, "symbol": symbol},
+        "script": {
+            "name": spec.script,
+            "symbol": symbol,
+            **(spec.valued.describe_calls(spec.recipe.launch, values) if owner.language else {}),
+        },
     }
 
 

@@ -226,6 +226,17 @@ class ProgramTexts:
             carve_out=bind_optional(declared.carve_out),
         )
 
+    def describe_calls(
+        self, launch: Launch | None, values: Mapping[str, Value]
+    ) -> dict[str, list[str]]:
+        """Return the rules of `serves` with values in place, and the grid, for a language."""
+        rules = map(self.bind_expression, self._owner.serves.values())
+        grid = launch.grid if launch is not None else ()
+        return {
+            "serves": [rule.substitute(values).canonical for rule in rules],
+            "grid": [size.canonical for size in grid],
+        }
+
     def override_launch(self, launch: Launch | None, parts: Mapping[str, Any]) -> Launch | None:
         """Return a launch with the parts that a generator has set in place. Raises `InputError`."""
         if launch is None:

@@ -64,6 +64,8 @@ class Style(Struct, frozen=True):
     """Whether `{{ true }}` writes what C++ calls it, and not what Python does."""
     function: str = ""
     """The Python function in the file that returns the source; "" for a template."""
+    language: str = ""
+    """The module that compiles the function; "" if the function itself returns the source."""
 
 
 DEFAULT_STYLE = Style()

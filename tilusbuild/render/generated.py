@@ -51,12 +51,17 @@ class GeneratorWorkers:
     in a temporary directory only."""
 
     def __init__(
-        self, runner: LocalRunner, environment: Mapping[str, str], timeout: float | None
+        self,
+        runner: LocalRunner,
+        environment: Mapping[str, str],
+        timeout: float | None,
+        jobs: int,
     ) -> None:
         package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         self._runner = runner
         self.environment = environment
         self._timeout = timeout
+        self.jobs = jobs
         self._guard = threading.Lock()
         self._is_sandboxed = is_sandbox_requested(environment) and bool(find_version())
         self._argv = (sys.executable, "-c", _WORKER.format(package=package))
@@ -113,6 +118,10 @@ class GeneratedRenderer(Renderer):
         self._current: dict[str, str] = {}
         """Digests of what earlier plans read, as they are in this one."""
 
+    @property
+    def jobs(self) -> int:
+        return self._workers.jobs
+
     def render(self, template: str, context: Mapping[str, Any]) -> Rendering:
         compressed, is_cubin, parts = self._generate(template, context)
         with self._guard:
@@ -143,7 +152,17 @@ class GeneratedRenderer(Renderer):
             "values": values,
             "target": target,
             "dumps": dumps,
+            "language": None,
         }
+        if self._style.language:
+            request["language"] = {
+                "module": self._style.language,
+                "arguments": {
+                    name: (argument.dtype, argument.is_tensor, argument.align or 0)
+                    for name, argument in context["args"].items()
+                },
+                **{key: context["script"][key] for key in ("serves", "grid")},
+            }
         # The order of the values is that of the function's `**values`.
         key = json.dumps(request)
         if key not in self._answers:

@@ -79,6 +79,11 @@ class Renderer:
                 self._styled[style] = Renderer(root, style=style)
         return self._styled[style]
 
+    @property
+    def jobs(self) -> int:
+        """How many renderings at once are faster than one after the other."""
+        return 1
+
     def render(self, template: str, context: Mapping[str, Any]) -> Rendering:
         """Render a template by its name relative to the project, `/` between its parts.
 

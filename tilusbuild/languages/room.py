@@ -1,0 +1,3 @@
+"""The contributions of this optional room; see `tilusbuild/rooms.py`."""
+
+BRINGS = {"language": {"triton": "tilusbuild.languages.triton"}}

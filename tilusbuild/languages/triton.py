@@ -1,0 +1,150 @@
+"""Triton: compile a `@triton.jit` function to a cubin, for a device that need not be there.
+
+The manifest says what Triton reads off the arguments of a call: types, alignment and sizes. A
+parameter is specialized only by a rule that holds for each call that the program gets (`serves`).
+The cubin is that of `triton.compile`, which calls the kernel with two pointers behind its own
+parameters: global scratch memory and the profiler's, both null here.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import os
+import re
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from importlib import metadata
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tilusbuild.generate import Cubin, Target
+from tilusbuild.generate.worker import GeneratorError, LanguageInputs
+
+DEFAULTS = {"device-compiler": "none"}
+"""The keys of a script that names a function of this language, unless it sets them."""
+
+_TYPES = {
+    "bool": "u1", "f16": "fp16", "bf16": "bf16", "f32": "fp32", "f64": "fp64",
+    "f8e4m3": "fp8e4nv", "f8e5m2": "fp8e5",
+    **{f"{sign}{bits}": f"{sign}{bits}" for sign in "iu" for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+_STAGES = {"ttir": "ir", "ttgir": "ir", "llir": "module/ir", "ptx": "module/ir"}
+_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+# Triton specializes addresses and numbers by 16 alone, and numbers by 1.
+_DIVISIBLE = re.compile(r"(\w+) % (\d+) == 0|align\((\w+)\) >= (\d+)|align\((\w+)\) % (\d+) == 0")
+_ONE = re.compile(r"(\w+) == 1")
+
+
+def generate(
+    function: Any, values: Mapping[str, Any], target: Target, inputs: LanguageInputs
+) -> Cubin:
+    """Return the cubin of a `@triton.jit` function for a schedule. Raises `GeneratorError`."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.errors import CompilationError
+
+    while hasattr(function, "fn") and not isinstance(function, triton.JITFunction):
+        function = function.fn  # of @triton.autotune and @triton.heuristics
+    if not isinstance(function, triton.JITFunction):
+        raise GeneratorError("it is not a function with @triton.jit")
+    line = function.def_file_line_number
+    if not (number := re.fullmatch(r"sm_(\d+)a?", " ".join(target.archs))):
+        hint = "make each GPU architecture a target of its own"
+        raise GeneratorError(f"Triton has no code for {', '.join(target.archs)}", line, hint)
+    divisible, ones = _find_facts(inputs)
+    signature, constants, attributes = {}, {}, {}
+    parameters: list[str | None] = []
+    for parameter in function.params:
+        name, position = parameter.name, (parameter.num,)
+        argument = inputs.arguments.get(name)
+        if parameter.is_constexpr or argument is None or name in ones:
+            signature[name] = "constexpr"
+            constants[position] = 1 if name in ones else _find_constant(parameter, values, line)
+            continue
+        if argument.dtype not in _TYPES:
+            raise GeneratorError(f"Triton has no {argument.dtype} for {name}", line)
+        signature[name] = "*" * argument.is_tensor + _TYPES[argument.dtype]
+        parameters.append(name)
+        if name in divisible:
+            attributes[position] = [["tt.divisibility", 16]]
+    source = triton.compiler.ASTSource(function, signature, constants, attributes)
+    options = {name: values[name] for name in _OPTIONS if name in values}
+    knobs, log = triton.knobs, io.StringIO()
+    knobs.propagate_env = False  # the environment stays that of the build
+    knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
+    if "TRITON_DISABLE_LINE_INFO" not in os.environ:  # lines have the project's directory
+        knobs.compilation.disable_line_info = True
+    with TemporaryDirectory() as knobs.cache.dir, redirect_stdout(log):
+        try:
+            kernel = triton.compile(source, GPUTarget("cuda", int(number[1]), 32), options)
+        except CompilationError as error:
+            raise _locate_error(error, function) from None
+    facts = kernel.metadata
+    if facts.global_scratch_size:
+        message = f"it needs {facts.global_scratch_size} bytes of scratch memory for each block"
+        raise GeneratorError(message, line, "use pointers instead of descriptors in the kernel")
+    clusters: dict[str, Any] = {}
+    if facts.num_ctas > 1 and inputs.grid:
+        # Triton's grid counts clusters.
+        grid = (f"({inputs.grid[0]}) * {facts.num_ctas}", *inputs.grid[1:])
+        clusters = {"grid": grid, "cluster": (facts.num_ctas,)}
+    return Cubin(
+        kernel.asm["cubin"],
+        compiler=_describe_compiler(),
+        symbol=facts.name,
+        parameters=(*parameters, None, None),
+        block=(facts.num_warps * facts.warp_size,),
+        smem=facts.shared,
+        log=log.getvalue(),
+        ir={f"{path}/{facts.name}.{kind}": kernel.asm[kind] for kind, path in _STAGES.items()},
+        **clusters,
+    )
+
+
+def _find_facts(inputs: LanguageInputs) -> tuple[set[str], set[str]]:
+    """Return the arguments that are multiples of 16, and those that are 1, in each call."""
+    divisible, ones = {n for n, a in inputs.arguments.items() if a.align % 16 == 0 < a.align}, set()
+    trees = (ast.parse(rule, mode="eval").body for rule in inputs.serves)
+    for condition in (ast.unparse(part) for tree in trees for part in _split_conditions(tree)):
+        if match := _DIVISIBLE.fullmatch(condition):
+            name, number = filter(None, match.groups())
+            if int(number) % 16 == 0:
+                divisible.add(name)
+        elif match := _ONE.fullmatch(condition):
+            ones.add(match[1])
+    return divisible, ones
+
+
+def _split_conditions(rule: ast.expr) -> list[ast.expr]:
+    """Return the conditions that are all true if a rule is: the operands of `and`."""
+    if isinstance(rule, ast.BoolOp) and isinstance(rule.op, ast.And):
+        return [part for operand in rule.values for part in _split_conditions(operand)]
+    return [rule]
+
+
+def _find_constant(parameter: Any, values: Mapping[str, Any], line: int) -> Any:
+    """Return the value of a constant of the kernel. Raises `GeneratorError`."""
+    if parameter.name in values:
+        return values[parameter.name]
+    if parameter.has_default:
+        return parameter.default
+    kind = "space, params or derived" if parameter.is_constexpr else "args"
+    raise GeneratorError(f'its parameter "{parameter.name}" is not in {kind}', line)
+
+
+def _locate_error(error: Any, function: Any) -> GeneratorError:
+    """Return the innermost error of a compile, with its line if it is in the kernel itself."""
+    line = function.def_file_line_number + getattr(error.node, "lineno", 1) - 1
+    while isinstance(error.__cause__, type(error)):
+        error = error.__cause__
+    message = error.error_message or str(error.__cause__ or error)
+    return GeneratorError(message.strip(), line)
+
+
+def _describe_compiler() -> str:
+    """Return Triton's version, and the digest of the list of its files and their digests."""
+    record = metadata.distribution("triton").read_text("RECORD") or ""
+    digest = hashlib.sha256(record.encode()).hexdigest()
+    return f"triton {metadata.version('triton')} sha256:{digest}"
