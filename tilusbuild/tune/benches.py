@@ -75,7 +75,8 @@ def _list_cores(devices: Devices) -> Sequence[int | None]:
 
 
 def parse_devices(text: str | None) -> Devices:
-    """Return the devices of `--device 0,1,2` or `--device all`. Raises `InputError`."""
+    """Return the devices of `--device 0,1,2` or `--device all`; () without the option. Raises
+    `InputError`."""
     if text == "all":
         return "all"
     words = text.split(",") if text is not None else []
