@@ -60,6 +60,14 @@ def test_what_compiles_for_gpus(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(missing("triton"), reason="needs the extra `triton`")
+def test_a_language_compiles_ahead_of_time() -> None:
+    needs_cxx()
+    (result,) = small("languages.py")
+    assert list(result["arms"]) == ["triton.compile in a loop", "tilusbuild build"]
+
+
+@pytest.mark.slow
 def test_a_search_compiles_within_its_budget() -> None:
     needs_cxx()
     searched, compared = small("search_compiles.py")
