@@ -1,6 +1,9 @@
 """Choices by schedule that a repository keeps: written from what was measured, read by builds."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -224,3 +227,20 @@ def test_shards_agree_and_the_cache_that_joins_them_has_the_rows(
     whole = str(tmp_path / "whole")
     assert "4 fetched" in sharing.run("build", "--cache-dir", whole).err
     assert load("mark", where=whole).select(n=64).program == 3
+
+
+def test_a_build_with_rows_does_not_import_numpy(declared: Marks) -> None:
+    write(declared, row(64, 1))
+    code = (
+        "import sys; from tilusbuild.cli.main import main\n"
+        "main(['build']); print('numpy' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=declared.directory,
+        env={**os.environ, **declared.environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "False", done.stderr

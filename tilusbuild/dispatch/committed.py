@@ -4,21 +4,13 @@ of a cache that `dispatch export` adds."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.cache.tree import Tree
-from tilusbuild.dispatch.fit import Fit, FitCase, fit_programs
-from tilusbuild.dispatch.measurements import (
-    fold_refusals,
-    list_table_rows,
-    measure_cases,
-    select_unlike,
-)
-from tilusbuild.errors import input_error
+from tilusbuild.dispatch.measurements import list_table_rows
 from tilusbuild.expr import parse_expression
 from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.measured import MeasuredRow
@@ -119,58 +111,6 @@ def merge_measured_rows(
         if row != earlier_rows.get(bucket)
     ]
     return [*kept_rows, *measured_rows.values()], changed_rows
-
-
-def fit_script(
-    script: Script,
-    measured_rows: Sequence[MeasuredRow],
-    rows: Sequence[MeasuredRow],
-    within: float,
-    most: int,
-) -> tuple[list[MeasuredRow], list[tuple[str, Fit]]]:
-    """Fit few programs to the measurements of a script in its cache (`fit_programs`). Return `rows`
-    of the repository with the fitted rules in place of those of the same devices, and the fits by
-    device. Raises `InputError` if nothing is measured."""
-    cases: dict[tuple[str, str], list[FitCase]] = {}
-    for measurement, sizes in measure_cases(script, measured_rows, fold_refusals(measured_rows)):
-        unserved = frozenset(
-            number
-            for number in script.programs
-            if script.serves and script.serves.explain_refusal(number, sizes)
-        )
-        times = {i: time for i, time in measurement.seconds.items() if i not in unserved}
-        if times:
-            case = FitCase(measurement.key, times, unserved)
-            cases.setdefault((measurement.device, measurement.arch), []).append(case)
-    if not cases:
-        hint = f"`{format_command('tune', script.name)}` measures the manifest's sizes"
-        raise input_error(f"nothing is measured for {script.label}", hint=hint)
-    select = partial(select_unlike, script)
-    fits = {
-        device: fit_programs(device_cases, script.keys, within, most, select)
-        for device, device_cases in cases.items()
-    }
-    rules = [
-        MeasuredRow(
-            target=script.target,
-            device=device,
-            arch=arch,
-            params=dict(script.params),
-            rule=number,
-            when=when,
-            schedule=script.get_schedule(program),
-        )
-        for (device, arch), fit in fits.items()
-        for number, (when, program) in enumerate(fit.rules, 1)
-    ]
-    kept_rows = [
-        row
-        for row in rows
-        if not row.when
-        or not row.is_of_instance(script.target, script.params)
-        or (row.device, row.arch) not in fits
-    ]
-    return [*kept_rows, *rules], [(device, fit) for (device, _), fit in fits.items()]
 
 
 def _identify_bucket(script: Script, row: MeasuredRow) -> tuple[object, ...]:

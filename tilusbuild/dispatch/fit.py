@@ -3,18 +3,26 @@
 The programs are the fewest of which each measured case has one within a factor of its best: a set
 cover, solved by branch and bound. The tree splits the cases by the keys and their products, such as
 `m * n <= 4096`, so that the sum of the squares of the times is least, by the greatest gain first.
-Squares, because a great loss is worse than several small ones.
+Squares, because a great loss is worse than several small ones. Only `dispatch fit` imports this
+module: NumPy would take 80 ms of each build.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tilusbuild.dispatch.measurements import fold_refusals, measure_cases, select_unlike
+from tilusbuild.errors import input_error
+from tilusbuild.plan.measured import MeasuredRow
+from tilusbuild.runtime.naming import format_command
+from tilusbuild.runtime.script import Script
 
 _Ratios: TypeAlias = NDArray[np.float64]
 """The time of each program (columns) in each case (rows) by the best time of the case; inf where
@@ -114,6 +122,58 @@ def fit_programs(
             FittedCase(case, programs[best], ratios[row, best] - 1, programs[left_out], regret)
         )
     return Fit([programs[column] for column in columns], within, rules, fitted_cases)
+
+
+def fit_script(
+    script: Script,
+    measured_rows: Sequence[MeasuredRow],
+    rows: Sequence[MeasuredRow],
+    within: float,
+    most: int,
+) -> tuple[list[MeasuredRow], list[tuple[str, Fit]]]:
+    """Fit few programs to the measurements of a script in its cache (`fit_programs`). Return `rows`
+    of the repository with the fitted rules in place of those of the same devices, and the fits by
+    device. Raises `InputError` if nothing is measured."""
+    cases: dict[tuple[str, str], list[FitCase]] = {}
+    for measurement, sizes in measure_cases(script, measured_rows, fold_refusals(measured_rows)):
+        unserved = frozenset(
+            number
+            for number in script.programs
+            if script.serves and script.serves.explain_refusal(number, sizes)
+        )
+        times = {i: time for i, time in measurement.seconds.items() if i not in unserved}
+        if times:
+            case = FitCase(measurement.key, times, unserved)
+            cases.setdefault((measurement.device, measurement.arch), []).append(case)
+    if not cases:
+        hint = f"`{format_command('tune', script.name)}` measures the manifest's sizes"
+        raise input_error(f"nothing is measured for {script.label}", hint=hint)
+    select = partial(select_unlike, script)
+    fits = {
+        device: fit_programs(device_cases, script.keys, within, most, select)
+        for device, device_cases in cases.items()
+    }
+    rules = [
+        MeasuredRow(
+            target=script.target,
+            device=device,
+            arch=arch,
+            params=dict(script.params),
+            rule=number,
+            when=when,
+            schedule=script.get_schedule(program),
+        )
+        for (device, arch), fit in fits.items()
+        for number, (when, program) in enumerate(fit.rules, 1)
+    ]
+    kept_rows = [
+        row
+        for row in rows
+        if not row.when
+        or not row.is_of_instance(script.target, script.params)
+        or (row.device, row.arch) not in fits
+    ]
+    return [*kept_rows, *rules], [(device, fit) for (device, _), fit in fits.items()]
 
 
 def _list_features(keys: Sequence[str]) -> list[tuple[int, ...]]:

@@ -323,7 +323,8 @@ def _fit_programs(
     """Write the rows and the rules of few programs to the file `measured` of the manifest, refresh
     the tables, and print the fits. Return 0. Raises `InputError`."""
     from tilusbuild.cache.layout import DISPATCH
-    from tilusbuild.dispatch.committed import fit_script, merge_measured_rows
+    from tilusbuild.dispatch.committed import merge_measured_rows
+    from tilusbuild.dispatch.fit import fit_script
     from tilusbuild.dispatch.measurements import CommittedRows, read_rows
     from tilusbuild.dispatch.refresh import refresh_dispatcher, refresh_tables
     from tilusbuild.errors import input_error
