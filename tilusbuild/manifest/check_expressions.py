@@ -290,7 +290,7 @@ def _explain_name(
     says where the name is declared: in a section that is not visible, as an argument, for another
     target only, or nowhere.
     """
-    if name in scope.strides and "dispatch" in path:
+    if name in scope.strides and not {"dispatch", "serves"}.isdisjoint(path):
         return f'"{name}" is a stride', STRIDE_HINT
     if any(name in scope.sections[section] for section in visible_sections):
         return None
