@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from support.project import Project, needs_cxx
+from tilusbuild.manifest.scanner import import_toml
 from tilusbuild.process.landlock import find_version
 
 PAGE = (Path(__file__).parents[2] / "docs" / "generators.md").read_text()
@@ -39,7 +39,7 @@ def generate(project: Project, head: str, *, body: str = "pass", file: str = "ge
 
 
 def test_the_page_builds_three_programs_and_then_none(project: Project) -> None:
-    assert tomllib.loads(MANIFEST)["script"]["scale"]["space"] == {"unroll": [1, 2, 4]}
+    assert import_toml().loads(MANIFEST)["script"]["scale"]["space"] == {"unroll": [1, 2, 4]}
     assert len(project.programs) == 3
     assert project.compiled() == 0
 
@@ -251,6 +251,8 @@ def test_a_cubin_is_linked_without_nvcc(tmp_path: Path) -> None:
     # then the tree has the cubin, how it is launched, and the texts of its compiler,
     (program,) = project.programs.values()
     assert (program / "module" / "kernel.cubin").read_bytes() == cubin.read_bytes()
+    refused = project.run("cache", "show", "scale/0", "--source", status=2).err
+    assert "has no source but a cubin" in refused
     text = (program / "program.txt").read_text()
     assert 'kernel = "mine"' in text
     assert 'compiler = "mine 1.0"' in text

@@ -281,7 +281,12 @@ def _read_part(program: str, directory: str, part: str) -> str:
     """Return a text of a program. Raises `InputError` when it was not dumped."""
     if part == "path":
         return f"{directory}\n"
+    from tilusbuild.compile.pipelines.cubin import KERNEL_CUBIN
+
     files = {"source": "source.cu", "log": "nvcc_output.txt"}
+    cubin = os.path.join(directory, "module", KERNEL_CUBIN.source_name)
+    if part == "source" and os.path.isfile(cubin):
+        raise input_error(f"{program[:12]} has no source but a cubin: {cubin}")
     if part in files:
         return _read_file(os.path.join(directory, "module", files[part]))
     from tilusbuild.cache.entries import read_dump

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Union
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import TABLE_NAME
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.manifest.table import (
     KeyInfo,
     Table,
@@ -23,6 +24,7 @@ from tilusbuild.manifest.table import (
     list_keys,
     make_adapter,
 )
+from tilusbuild.rooms import find_contributions
 
 NAME = "NAME"
 """Stands for the user's own name in the path of a table."""
@@ -127,6 +129,13 @@ def make_schema() -> dict[str, Any]:
     # As a pattern of the key's type this would be `patternProperties`, not `additionalProperties`.
     for key in ("target", "script", "library", "package"):
         schema["properties"][key]["propertyNames"] = {"pattern": f"^{TABLE_NAME.pattern}$"}
+    # A script has one source: a template, a generator, or a function in a kernel language.
+    script = schema["$defs"][ScriptSection.__name__]
+    languages = find_contributions("language")
+    script["properties"] |= dict.fromkeys(languages, script["properties"]["generator"])
+    sources = ("template", "generator", *languages)
+    script["required"] = [key for key in script["required"] if key not in sources]
+    script["oneOf"] = [{"required": [key]} for key in sources]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
