@@ -96,15 +96,6 @@ PROJECTS = {
         "detectron2/layers/csrc/box_iou_rotated/box_iou_rotated_utils.h",
         {"FORCE_CUDA": "1"},
     ),
-    "gptqmodel": Project(
-        "https://github.com/ModelCloud/GPTQModel 0382f3237",
-        "import gptqmodel_exllamav2_kernels",
-        "gptqmodel_ext/exllamav2/cuda/q_matrix.cuh",
-        {
-            f"GPTQMODEL_BUILD_{name}": str(int(name == "EXLLAMA_V2"))  # three sources of some 80
-            for name in ("MARLIN", "MACHETE", "EXLLAMA_V2", "EXLLAMA_V3", "QQQ", "AWQ", "PARO")
-        },
-    ),
     "exllamav2": Project(
         "exllamav2==0.0.4",
         "import exllamav2_ext",
