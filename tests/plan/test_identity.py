@@ -14,7 +14,7 @@ from tilusbuild.errors import InputError
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.plan import identity
 from tilusbuild.plan.model import PlanSelection
-from tilusbuild.plan.rendering import RenderedProgram, render_program
+from tilusbuild.plan.rendering import RenderedProgram, format_definitions, render_program
 
 VALUES = st.one_of(
     st.booleans(),
@@ -202,3 +202,9 @@ def test_what_a_macro_becomes_is_checked_at_its_place(tmp_path, value, message):
 def test_a_script_has_a_standard_of_its_own(tmp_path):
     made = programs(tmp_path, "[]", more='std = "c++20"\n')
     assert {program.recipe.options.std for program in made.values()} == {"c++20"}
+
+
+def test_a_macro_of_the_flags_is_what_a_compiler_defines() -> None:
+    flags = ("-DONE", "-D", "EMPTY=", '--define-macro=H="a=b.h"', "-O2")
+    defined = list(format_definitions((("N", "2"),), flags))
+    assert defined == ["#define N 2", "#define ONE 1", "#define EMPTY ", '#define H "a=b.h"']

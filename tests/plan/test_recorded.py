@@ -195,6 +195,16 @@ def test_a_stranger_says_no_more_than_a_manifest_may(evil: str) -> None:
             restore_recipe(*texts(changed, ()))
 
 
+@pytest.mark.parametrize("root", ["/etc", "..", "project/../.."])
+def test_headers_of_a_stranger_stay_in_their_directory(root: str) -> None:
+    headers = [Header("project/h.cuh", "0" * 64, None)]
+    recipe = replace(
+        make_recipe("cpu"), includes=Includes(make_closure(headers).digest, ((root, False),))
+    )
+    with pytest.raises(ForeignTextsError, match="headers of"):
+        restore_recipe(*texts(recipe, headers))
+
+
 def words_of(recipe: Recipe) -> list[str]:
     """The words of the commands without macros, which `escape_define` quotes for the shell."""
     argvs = (("", *step.argv) for step in list_steps(recipe))
