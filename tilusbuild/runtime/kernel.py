@@ -384,14 +384,9 @@ def list_available_programs(script: Script) -> frozenset[int]:
 
 
 def _list_recorded_sizes(script: Script) -> list[str]:
-    """Return the sizes of a call that are recorded: the dimensions that each call has, and the
-    other integers that choose the program."""
-    required = {dim for a in script.arguments if not a.optional for dim in a.dims or ()}
-    return [
-        argument.name
-        for argument in script.arguments
-        if argument.name in script.chosen_by or (argument.dimension and argument.name in required)
-    ]
+    """Return the sizes of a call that are recorded: all dimensions, and the other integers that
+    choose the program."""
+    return [a.name for a in script.arguments if a.dimension or a.name in script.chosen_by]
 
 
 def _count_nothing() -> int:
