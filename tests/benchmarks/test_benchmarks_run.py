@@ -38,6 +38,24 @@ def said_by(name: str, **environment: str) -> dict[str, Any]:
     return said
 
 
+def test_search_replays_a_space_of_the_t4_format(tmp_path: Path) -> None:
+    """Given a space in which x = 3 is best, and x = 4 fails, then ten looks of ten find it."""
+    rows = [
+        {
+            "configuration": {"x": x},
+            "invalidity": "runtime" if x == 4 else "correct",
+            "measurements": [{"name": "time", "value": 1.0 + abs(x - 3), "unit": "ms"}],
+            "objectives": ["time"],
+        }
+        for x in range(10)
+    ]
+    (tmp_path / "space.json").write_text(json.dumps({"results": rows}))
+    command = [sys.executable, str(DIRECTORY / "search.py"), str(tmp_path), "--budgets", "10"]
+    ran = run_to_end(command, timeout=300)
+    assert ran.stdout.startswith("space.json: 10 configurations, 1 fail\n")
+    assert ran.stdout.split()[-2:] == ["1.000", "1.000"]
+
+
 needs_ninja = pytest.mark.skipif(missing("ninja"), reason="needs ninja, of the extra `dev`")
 
 

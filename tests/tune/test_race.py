@@ -17,6 +17,7 @@ from tilusbuild.tune.bench.race import (
     Decision,
     collect_logged_refusals,
     decide_cases,
+    find_nearest_winners,
     index_programs,
     iterate_neighbors,
     run_search,
@@ -344,3 +345,20 @@ def test_neighbours_differ_in_one_parameter_and_the_nearest_come_first() -> None
     (start,) = (index for index, values in named.items() if values == (4, "b"))
     near = [named[index] for index in iterate_neighbors(index_programs(work), start)]
     assert near == [(2, "b"), (4, "a"), (4, "c"), (8, "b"), (1, "b")]
+
+
+def test_a_search_begins_with_the_winners_at_the_nearest_sizes() -> None:
+    """Given winners at three sizes, then a search looks at the default, and at theirs distance."""
+    work = make_work(x=range(40), y=range(40))
+    winners = [({"m": 1, "n": 8}, 700), ({"m": 64, "n": 8}, 800), ({"m": 70, "n": 16}, 900)]
+    starts = find_nearest_winners(winners, {"m": 64, "n": 8, "k": 3})
+    assert starts == [800, 900, 700]
+    spent, looks = BudgetSpent(), []
+
+    def look(wanted: Any) -> float:
+        looks.append(next(iter(wanted)))
+        spent.runs += 1
+        return bowl(looks[-1])
+
+    run_search(search_programs(work, Quota(Budget(runs=20), spent), 1, starts), look)
+    assert [program.index for program in looks[:4]] == [work.baseline, 800, 900, 700]

@@ -28,6 +28,7 @@ from tilusbuild.dispatch.measurements import (
     find_committed_rows,
     fold_refusals,
     make_tuning_time,
+    measure_cases,
     read_rows,
 )
 from tilusbuild.dispatch.recorded import read_recorded_sizes
@@ -42,7 +43,7 @@ from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.naming import NamePattern
 from tilusbuild.runtime.script import Script, read_script
-from tilusbuild.runtime.table_file import Refusal, explain_refusals
+from tilusbuild.runtime.table_file import Refusal, explain_refusals, find_fastest
 from tilusbuild.tune import prepare
 from tilusbuild.tune.ahead import ProgramBuilder
 from tilusbuild.tune.bench.bench import WARMUP, lock_device, to_device
@@ -83,6 +84,24 @@ class TuningPublisher:
     def refusals(self) -> dict[str, Refusal]:
         """Return the refusals of programs, by their hashes."""
         return fold_refusals(self._rows)
+
+    def list_winners(self) -> list[tuple[Mapping[str, CallScalar], int]]:
+        """Return sizes with the best program there: by the rows of the repository, of other devices
+        and for earlier code."""
+        # Not those of this tuning: when it is resumed, it begins as it did before.
+        hashes = {*self._script.programs.values()}
+        foreign_rows = [
+            row
+            for row in self._rows
+            if row.device != self._device.name or row.program not in hashes
+        ]
+        winners = []
+        for rows in (self._committed.rows, foreign_rows):
+            for measurement, sizes in measure_cases(self._script, rows, self.refusals):
+                best = find_fastest(measurement.seconds)
+                if best is not None:
+                    winners.append((sizes, best))
+        return winners
 
     def add_decision(self, integers: Mapping[str, CallScalar], decision: Decision) -> None:
         """Add a row for each program that was measured in a case, and write the tables. Raises
@@ -353,6 +372,13 @@ def tune_instance(
             work.label, f"{device}, {caches}", len(work.programs), len(sizes), len(benches)
         )
         decisions = decide_cases(
-            session, work, open_case, sizes, request.seed, publish_decision, publisher.refusals
+            session,
+            work,
+            open_case,
+            sizes,
+            request.seed,
+            publish_decision,
+            publisher.refusals,
+            publisher.list_winners(),
         )
         return publisher.finish_tuning(project, decisions)

@@ -13,10 +13,9 @@ libraries are the same bytes are measured once.
 A program is built when it is looked at, or ahead of that: a search names the programs that it wants
 next if nothing better turns up. One that cannot be built takes no part.
 
-All programs are looked at where the budget suffices. Else a random sample comes first, and after it
-a local search: the next program is the nearest to the best one that differs from it in one
-parameter (or in one group of linked ones), in the order of its values; once there is none, that of
-the next best.
+All programs are looked at where the budget suffices. Else the winners at the nearest sizes and a
+random sample come first, and after these a search by a model of the times (`surrogate.py`). Of a
+large space the model compares the neighbors of the best programs, and others at random.
 
 Rounds go through the programs there and back, so that a device which slows down or speeds up
 treats all alike. Within 1 % of the best score the earliest program wins; it is checked once more,
@@ -46,7 +45,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, islice
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 from tilusbuild.runtime.table_file import Refusal, find_fastest, is_overruled
 from tilusbuild.tune.bench.bench import OK, Bench
@@ -137,10 +136,10 @@ class Race:
         self._look_count = 0
         self._is_cut = False
 
-    def run_race(self, seed: int) -> Decision:
+    def run_race(self, seed: int, starts: Sequence[int]) -> Decision:
         """Search the programs, sample the fast ones, check the winner again. Return the choice. A
         winner that fails this check is out, and the next best is checked."""
-        self._look_at_programs(seed)
+        self._look_at_programs(seed, starts)
         max_rounds = self._session.rounds
         # Rounds count from the first look: a stage of fewer than a program has adds none.
         first_stage = _SEARCH_STAGE if self._quota.is_limited else _FIRST_STAGE
@@ -168,7 +167,7 @@ class Race:
             self._unserved,
         )
 
-    def _look_at_programs(self, seed: int) -> None:
+    def _look_at_programs(self, seed: int, starts: Sequence[int]) -> None:
         """Look at the programs that a search yields, and have those built that follow."""
         source = self._session.source
         if not self._quota.is_limited:
@@ -182,7 +181,7 @@ class Race:
             self._session.build_ahead((program, *others))
             return self._look_at(program)
 
-        run_search(search_programs(self._work, self._quota, seed), look_at_first)
+        run_search(search_programs(self._work, self._quota, seed, starts), look_at_first)
 
     def _look_at(self, program: Candidate) -> float | None:
         """Check a program when it is built, and take its first sample; make its record. Return the
@@ -269,6 +268,26 @@ def _alternate_order(indices: Sequence[int], turn: int) -> Iterable[int]:
     return indices if turn % 2 == 0 else reversed(indices)
 
 
+Winner: TypeAlias = tuple[Mapping[str, Any], int]
+"""Sizes, and the best program there."""
+_MAX_STARTS = 5
+
+
+def find_nearest_winners(winners: Iterable[Winner], sizes: Mapping[str, Any]) -> list[int]:
+    """Return the programs that won at the nearest sizes, by the sum of the differences in log2."""
+
+    def measure_distance(winner: Winner) -> float:
+        pairs = [(size, sizes.get(name)) for name, size in winner[0].items()]
+        return sum(
+            abs(math.log2(max(a, 1)) - math.log2(max(b, 1)))
+            for a, b in pairs
+            if type(a) is int and type(b) is int
+        )
+
+    ordered = sorted(winners, key=measure_distance)
+    return [*dict.fromkeys(program for _, program in ordered)][:_MAX_STARTS]
+
+
 def decide_cases(
     session: TuningSession,
     work: Work,
@@ -277,8 +296,10 @@ def decide_cases(
     seed: int,
     on_decision: Callable[[Decision], None],
     known_refusals: Mapping[str, Refusal],
+    known_winners: Sequence[Winner] = (),
 ) -> list[Decision]:
-    """Decide every case; `sizes` has the sizes of each. Call `on_decision` with each decision.
+    """Decide every case; `sizes` has the sizes of each. Call `on_decision` with each decision. A
+    search begins with `known_winners` and the winners of the cases before, the nearest sizes first.
 
     A program that is refused at one case takes no part in cases that begin later. Other cases that
     timed the program are decided again without it, and `on_decision` is called again for them. A
@@ -286,7 +307,7 @@ def decide_cases(
 
     Raises `WorkerUnusableError` when no device can be used, and `CancelledError`.
     """
-    cases = _TunedCases(session, work, sizes, seed, known_refusals)
+    cases = _TunedCases(session, work, sizes, seed, known_refusals, known_winners)
     waiting: Sequence[int] = range(len(sizes))
     pool: BenchPool[Decision] = BenchPool(session.benches, session.on_lost)
     # Entered last: a thread that waits for a program goes on, before the pool waits for the thread.
@@ -309,6 +330,7 @@ class _TunedCases:
         sizes: Sequence[Mapping[str, Any]],
         seed: int,
         known_refusals: Mapping[str, Refusal],
+        known_winners: Sequence[Winner],
     ) -> None:
         self.decisions: dict[int, Decision] = {}
         self._session = session
@@ -316,6 +338,8 @@ class _TunedCases:
         self._count = len(sizes)
         self._seed = seed
         self._known_refusals = known_refusals
+        self._known_winners = known_winners
+        self._starts: dict[int, list[int]] = {}
         # A program that was refused at one of these sizes takes part up to that case: a tuning
         # that is resumed asks the same questions as the one that was interrupted.
         self._first_refusals = {
@@ -355,10 +379,16 @@ class _TunedCases:
         for n in earlier:
             refusals |= self._refusals[n]
 
+        if number not in self._starts:  # a case that is decided again begins as before
+            decided = (self.decisions[n] for n in earlier)
+            winners = [(d.case.sizes, d.winner.program.index) for d in decided if d.winner]
+            winners += self._known_winners
+            self._starts[number] = find_nearest_winners(winners, case.sizes)
+
         def decide_case(bench: Bench) -> Decision:
             session = CaseSession(self._session, bench)
             race = Race(session, self._work, case, self._shares[number], refusals)
-            decision = race.run_race(self._seed)
+            decision = race.run_race(self._seed, self._starts[number])
             self._spent[number] = session.spent
             return decision
 
@@ -456,22 +486,26 @@ def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Ref
     return refusals
 
 
-SAMPLE_SHARE, LOOK_SHARE = 0.4, 0.8
+SAMPLE_SHARE, LOOK_SHARE = 0.16, 0.8
 """Of a case's quota: for the random sample, and for all first looks; the rest is for the race."""
+
+_MAX_RANKED = 4096
+"""Programs that are compared by the model, at most."""
 
 Search = Generator[Iterable[Candidate], float | None, None]
 """Yields the programs to look at next. The first of them is looked at, and its seconds are sent,
 None if it is out; the others follow if it is not better than the best so far."""
 
 
-def search_programs(work: Work, quota: Quota, seed: int) -> Search:
-    """Search a random sample, and the neighbors of its best, until `LOOK_SHARE` of the quota is
-    used; all programs if that suffices."""
-    first = [p for p in work.programs if p.index == work.baseline]
-    rest = [p for p in work.programs if p.index != work.baseline]
+def search_programs(work: Work, quota: Quota, seed: int, starts: Sequence[int] = ()) -> Search:
+    """Search the programs `starts` and a random sample, and then by a model of the times, until
+    `LOOK_SHARE` of the quota is used; all programs if that suffices."""
+    # The default comes first, whatever the budget is, because users compare with it.
+    places = {index: place for place, index in enumerate(dict.fromkeys([work.baseline, *starts]))}
+    first = sorted((p for p in work.programs if p.index in places), key=lambda p: places[p.index])
+    rest = [p for p in work.programs if p.index not in places]
     # A resumed tuning has the same seed, and so draws the same sample.
     random.Random(seed).shuffle(rest)  # noqa: S311 - nothing secret
-    # The default comes first, whatever the budget is, because users compare with it.
     waiting = deque([*first, *rest])
     scores: dict[int, float | None] = {}
     while waiting and quota.used_share < LOOK_SHARE:
@@ -484,7 +518,7 @@ def search_programs(work: Work, quota: Quota, seed: int) -> Search:
         seconds = yield waiting
         scores[waiting.popleft().index] = seconds
     if waiting:
-        yield from _search_neighbors(work, [*first, *rest], scores, quota)
+        yield from _search_by_model(work, [*first, *rest], scores, quota)
 
 
 def run_search(search: Search, look: Callable[[Iterable[Candidate]], float | None]) -> None:
@@ -497,18 +531,25 @@ def run_search(search: Search, look: Callable[[Iterable[Candidate]], float | Non
         return
 
 
-def _search_neighbors(
+def _search_by_model(
     work: Work, order: Sequence[Candidate], scores: dict[int, float | None], quota: Quota
 ) -> Search:
-    """Search from the best programs until `LOOK_SHARE` of the quota is used. Add the seconds to
+    """Search by a model of the times until `LOOK_SHARE` of the quota is used. Add the seconds to
     `scores`."""
+    # NumPy is imported where there is a search.
+    from tilusbuild.tune.bench.surrogate import Surrogate
+
     coordinates = index_programs(work)
+    surrogate = Surrogate(coordinates)
     programs = {program.index: program for program in order}
     find_neighbors = cache(lambda index: tuple(iterate_neighbors(coordinates, index)))
     while quota.used_share < LOOK_SHARE and len(scores) < len(programs):
-        number = next(_iterate_unseen(scores, find_neighbors, programs))
-        numbers = _iterate_unseen(scores, find_neighbors, programs)
-        scores[number] = yield (programs[following] for following in numbers)
+        # Of a large space the neighbors of the best programs, and others in random order.
+        unseen = _iterate_unseen(scores, find_neighbors, programs)
+        numbers = [*islice(unseen, _MAX_RANKED)]
+        if any(seconds is not None for seconds in scores.values()):
+            numbers = surrogate.rank_programs(scores, numbers)
+        scores[numbers[0]] = yield map(programs.__getitem__, numbers)
 
 
 def _iterate_unseen(
