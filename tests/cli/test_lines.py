@@ -38,6 +38,7 @@ small = "unroll != 3"
 sizes = [{ n = 8 }]
 [script.scale.dispatch]
 keys = ["n"]
+measured = "tuned.jsonl"
 table = [{ when = "n < 4", use = { unroll = 1 } }]
 [package.one]
 """
@@ -112,6 +113,7 @@ def test_the_lines_of_a_projects_verbs(run: Run, monkeypatch: pytest.MonkeyPatch
     check("cache export", "view", "--layout", "tilus")
     check("dispatch", "show", "scale")
     check("dispatch", "coverage", "scale")
+    check("dispatch", "fit", "scale")
     check("package", "--format", "dir", "--with-tests")
     (package,) = Path("dist").iterdir()
     check("preflight", package, "--device", "cpu")

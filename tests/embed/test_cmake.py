@@ -161,7 +161,7 @@ def test_a_mistake_in_a_cmakelists_ends_its_configuration(
     ("words", "said"),
     [
         (("--script", "sapxy"), 'did you mean "saxpy"?'),
-        (("--target", "gpu"), 'did you mean "cpu"?'),
+        (("--target", "gpu"), "known: cpu"),
         (("--manifest", "nowhere/tilus.toml"), "nowhere/tilus.toml"),
     ],
 )

@@ -130,8 +130,8 @@ def lines(count: int) -> list[str]:
         *found,
         SpaceLine(instance, 1200, None, 300, rules, PARAMETERS, REMOVED),
         *_measured(found),
-        CoverageLine(instance, {"m": 16, "n": 64}, 1, "measured", "measured"),
-        CoverageLine(instance, {"m": 7, "n": 7}, 1, "nearest", "nearest <b>"),
+        CoverageLine(instance, {"m": 16, "n": 64}, 1, "measured", "measured", None),
+        CoverageLine(instance, {"m": 7, "n": 7}, 1, "nearest", "nearest <b>", None),
         timeline(found),
         CostSummary(sum_costs(found)),
     ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilusbuild._version import __version__
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.state.files import write_output
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune.bench.bench import Answer, DeviceBench
 from tilusbuild.tune.bench.work import Candidate, Case
@@ -36,12 +37,12 @@ class DeviceActor:
         directory = os.path.join(self._root, digest)
         os.mkdir(directory)
         for name, content in files.items():
-            _write_file(os.path.join(directory, name), content)
+            write_output(os.path.join(directory, name), content)
         self._cases[digest] = directory
 
     def add_library(self, program: str, content: bytes) -> None:
         """Write the library of a program, by its hash. Raises `OSError`."""
-        _write_file(self._get_library_path(program), content)
+        write_output(self._get_library_path(program), content)
 
     def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
         """Check a program as `DeviceBench` does."""
@@ -56,8 +57,3 @@ class DeviceActor:
 
     def _get_library_path(self, program: str) -> str:
         return os.path.join(self._root, f"{program}.so")
-
-
-def _write_file(path: str, content: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(content)

@@ -71,7 +71,7 @@ def open_atomic(
         sync_directory(directory)
 
 
-def write_output(path: str, data: bytes) -> None:
+def write_output(path: str, data: bytes | bytearray) -> None:
     """Write an output that a user named (`-o FILE`). Raise `OSError`; a regular file then stays.
 
     A regular file is replaced in one step, and a link leads to the file that it names. Anything

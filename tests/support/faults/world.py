@@ -90,8 +90,9 @@ OLD = Edition(note="as it was before")
 EDITIONS = (FIRST, MORE, OLD)
 HOST = Edition(host=True)
 BEFORE = Edition(other="1")
-"""Of the editions for trials that edit two scripts; the notes are of the same length."""
-AFTER = Edition(note="2", other="2")
+"""Of the editions for trials that edit two scripts; the notes are of the same length. The sources
+of all programs differ, as equal ones are compiled once."""
+AFTER = Edition(note="2", other="3")
 BETWEEN = Edition(note="2", other="1")
 
 
@@ -219,7 +220,8 @@ class World:
             self.must("package", "--format", kind, "-o", f"dist-{kind}", cwd=self.library)
 
     def _unbuild(self) -> None:
-        for name in ("programs", "scripts", "include", "state/plans", "state/launchers"):
+        states = (f"state/{name}" for name in ("plans", "launchers", "code"))
+        for name in ("programs", "scripts", "include", *states):
             shutil.rmtree(self.cache / name, ignore_errors=True)
         for name in ("index.json", "state/published", "state/history"):
             (self.cache / name).unlink(missing_ok=True)

@@ -6,8 +6,6 @@ import os
 from collections.abc import Sequence
 
 from tilusbuild.arch import Arch
-from tilusbuild.binary.elf import BinaryError
-from tilusbuild.binary.fatbin import read_archs
 from tilusbuild.compile.geometry import format_program_source
 from tilusbuild.compile.kernel_names import is_cpp_name
 from tilusbuild.compile.model import DumpInProgress, Findings, Recipe, Step
@@ -43,6 +41,9 @@ class KernelCubin(KernelPipeline):
     def find_source_problem(self, recipe: Recipe, headers: str | None) -> str | None:
         if is_cpp_name(recipe.symbol):
             return f'error: a cubin has symbols, and "{recipe.symbol}" is a C++ name'
+        # Not needed by a build without cubins.
+        from tilusbuild.binary.elf import BinaryError
+        from tilusbuild.binary.fatbin import read_archs
         from tilusbuild.compile.checks import find_image_problem
 
         try:

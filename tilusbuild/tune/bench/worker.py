@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from tilusbuild.process.resident import serve_requests
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.state.files import write_output
 from tilusbuild.tune.bench.devices import (
     BoundLaunch,
     CudaDevice,
@@ -282,8 +283,7 @@ class Buffers:
         if digest in written or len(written) == _MAX_OUTPUTS:
             return
         for name, content in contents.items():
-            with open(os.path.join(directory, f"{name}.{len(written)}.output"), "wb") as file:
-                file.write(content)
+            write_output(os.path.join(directory, f"{name}.{len(written)}.output"), content)
         written.add(digest)
 
     def check_guards(self) -> None:
