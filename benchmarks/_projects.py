@@ -241,3 +241,36 @@ def graph(directory: Path, programs: int) -> None:
 def environment(nvcc: str) -> Mapping[str, str]:
     """What leads tilusbuild to a toolkit."""
     return {"CUDA_HOME": os.path.dirname(os.path.dirname(nvcc))}
+
+
+_WORK = """\
+edition = 1
+[build]
+cache-dir = "cache"
+[target.cpu]
+arch = "cpu"
+[script.work]
+template = "work.cu.j2"
+kernel = "work"
+targets = ["cpu"]
+args = {{ x = "f32*[n]", y = {{ type = "f32*[n]", out = true }}, n = "i32" }}
+space = {space}
+tune = {{ sizes = [{{ n = {n} }}] }}
+"""
+# The compiler may not join the repeats.
+_WORK_SOURCE = """\
+extern "C" void work(const float *x, float *y, int n) {
+  for (int repeat = 0; repeat < REPEATS; ++repeat) {
+    for (int i = 0; i < n; ++i) y[i] = x[i] * 2.f;
+    asm volatile("" ::: "memory");
+  }
+}
+"""
+
+
+def write_work(directory: Path, space: str, repeats: str, n: int) -> None:
+    """Write a project with the script `work` on the cpu target: each program copies `n` elements
+    `repeats` times, an expression of the template over `space`. The cache is `cache`."""
+    directory.mkdir(exist_ok=True)
+    (directory / "tilus.toml").write_text(_WORK.format(space=space, n=n))
+    (directory / "work.cu.j2").write_text(_WORK_SOURCE.replace("REPEATS", repeats))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import _bench
 from _bench import Arm, Ran, process
-from truth import MANIFEST, SOURCE
+from _projects import write_work
 
 
 def main() -> None:
@@ -21,10 +21,7 @@ def main() -> None:
     sizes = 2 if asked.small else asked.sizes
     cores = sorted(os.sched_getaffinity(0))[:2]
     with _bench.workshop() as directory:
-        (directory / "tilus.toml").write_text(
-            MANIFEST.format(tenths=list(range(10, 34)), copies=[0], n=1000)
-        )
-        (directory / "work.cu.j2").write_text(SOURCE)
+        write_work(directory, "{ tenths = { range = [10, 33] } }", "{{ tenths }}", 1000)
         process((*_bench.TILUSBUILD, "build"), directory)
         arms = [_make_arm(directory, devices, sizes) for devices in (cores[:1], cores)]
         _bench.alternate(arms, 1 if asked.small else asked.rounds)

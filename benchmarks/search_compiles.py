@@ -1,4 +1,4 @@
-"""What `tune` compiles: of 4,096 programs under a budget, and of all without one.
+"""The compiles of `tune`: of 4,096 programs under a budget, and of 64 without one.
 
     python benchmarks/search_compiles.py
 
@@ -16,38 +16,17 @@ from functools import partial
 from pathlib import Path
 
 from _bench import TILUSBUILD, Arm, Ran, alternate, arguments, finish, process, report, workshop
+from _projects import write_work
 
-MANIFEST = """\
-edition = 1
-[build]
-cache-dir = "cache"
-[target.cpu]
-arch = "cpu"
-[script.work]
-template = "work.cu.j2"
-kernel = "work"
-targets = ["cpu"]
-args = {{ x = "f32*[n]", y = {{ type = "f32*[n]", out = true }}, n = "i32" }}
-space = {{ a = {{ range = [1, {side}] }}, b = {{ range = [1, {side}] }} }}
-tune = {{ sizes = [{{ n = 10000 }}] }}
-"""
-SOURCE = """\
-extern "C" void work(const float *x, float *y, int n) {
-  for (int repeat = 0; repeat < 1 + ({{ a }} - 7) * ({{ a }} - 7) + {{ b }}; ++repeat) {
-    for (int i = 0; i < n; ++i) y[i] = x[i] * 2.f;
-    asm volatile("" ::: "memory");
-  }
-}
-"""
 TUNE = (*TILUSBUILD, "tune", "work", "--unchecked", "--cache", "warm", "--json", "-q")
 
 
 def write_project(directory: Path, side: int) -> None:
     """Write a project whose script has side x side programs, and no cache."""
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
-    (directory / "tilus.toml").write_text(MANIFEST.format(side=side))
-    (directory / "work.cu.j2").write_text(SOURCE)
+    axis = f"{{ range = [1, {side}] }}"
+    repeats = "1 + ({{ a }} - 7) * ({{ a }} - 7) + {{ b }}"
+    write_work(directory, f"{{ a = {axis}, b = {axis} }}", repeats, 10_000)
 
 
 def count_programs(directory: Path) -> int:

@@ -22,40 +22,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MANIFEST = """\
-edition = 1
-[target.cpu]
-arch = "cpu"
-[script.work]
-template = "work.cu.j2"
-kernel = "work"
-targets = ["cpu"]
-args = {{ x = "f32*[n]", y = {{ type = "f32*[n]", out = true }}, n = "i32" }}
-space = {{ tenths = {tenths}, copy = {copies} }}
-tune = {{ sizes = [{{ n = {n} }}] }}
-"""
-# The compiler may not join the repeats.
-SOURCE = """\
-extern "C" void work(const float *x, float *y, int n) {
-  for (int repeat = 0; repeat < {{ tenths }}; ++repeat) {
-    for (int i = 0; i < n; ++i) y[i] = x[i] * 2.f;
-    asm volatile("" ::: "memory");
-  }
-}
-"""
+from _projects import write_work
 
 
 def tune(directory: Path, tenths: list[int], copies: list[int], n: int, caches: str) -> Any:
     """Return the line of a tuning that forgets earlier ones."""
-    directory.mkdir(exist_ok=True)
-    (directory / "tilus.toml").write_text(MANIFEST.format(tenths=tenths, copies=copies, n=n))
-    (directory / "work.cu.j2").write_text(SOURCE)
+    write_work(directory, f"{{ tenths = {tenths}, copy = {copies} }}", "{{ tenths }}", n)
     words = ("tune", "work", "--unchecked", "--cache", caches, "--fresh", "--json", "-q")
-    environment = {**os.environ, "TILUSBUILD_CACHE_DIR": str(directory / "cache")}
     output = subprocess.run(
         [sys.executable, "-m", "tilusbuild", *words],
         cwd=directory,
-        env=environment,
         check=True,
         capture_output=True,
     ).stdout
@@ -64,7 +40,7 @@ def tune(directory: Path, tenths: list[int], copies: list[int], n: int, caches: 
 
 def list_samples(directory: Path) -> Iterator[tuple[str, float]]:
     """Yield (hash of the program, seconds) of each sample in the logs of a project."""
-    for log in directory.rglob("cache/state/tune/work/*.jsonl"):
+    for log in directory.rglob("cache/state/tune/work/*-*.jsonl"):
         for row in map(json.loads, log.read_text().splitlines()):
             if row["what"] == "sample" and row["seconds"]:
                 yield row["program"], row["seconds"]
