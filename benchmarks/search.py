@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilusbuild.tune.bench.race import LOOK_SHARE, find_linked_groups, run_search, search_programs
+from tilusbuild.tune.bench.search import LOOK_SHARE, find_linked_groups, run_search, search_programs
 from tilusbuild.tune.bench.session import Budget, BudgetSpent, Quota
 from tilusbuild.tune.bench.work import Candidate, Work
 

@@ -17,13 +17,15 @@ from tilusbuild.tune.bench.race import (
     Decision,
     collect_logged_refusals,
     decide_cases,
+)
+from tilusbuild.tune.bench.scores import estimate_speedup
+from tilusbuild.tune.bench.search import (
     find_nearest_winners,
     index_programs,
     iterate_neighbors,
     run_search,
     search_programs,
 )
-from tilusbuild.tune.bench.scores import estimate_speedup
 from tilusbuild.tune.bench.session import (
     ROUNDS,
     Budget,

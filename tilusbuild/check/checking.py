@@ -38,9 +38,9 @@ from tilusbuild.tune.bench.race import (
     Outcome,
     collect_logged_refusals,
     decide_cases,
-    find_linked_groups,
 )
 from tilusbuild.tune.bench.scores import score_samples
+from tilusbuild.tune.bench.search import find_linked_groups
 from tilusbuild.tune.bench.session import (
     Budget,
     SampleLog,

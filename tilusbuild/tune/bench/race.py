@@ -13,9 +13,7 @@ libraries are the same bytes are measured once.
 A program is built when it is looked at, or ahead of that: a search names the programs that it wants
 next if nothing better turns up. One that cannot be built takes no part.
 
-All programs are looked at where the budget suffices. Else the winners at the nearest sizes and a
-random sample come first, and after these a search by a model of the times (`surrogate.py`). Of a
-large space the model compares the neighbors of the best programs, and others at random.
+All programs are looked at where the budget suffices, else those of a search (`search.py`).
 
 Rounds go through the programs there and back, so that a device which slows down or speeds up
 treats all alike. Within 1 % of the best score the earliest program wins; it is checked once more,
@@ -29,28 +27,29 @@ decisions again (`tune/importing.py`) where the same programs are in a cache.
 from __future__ import annotations
 
 import math
-import random
-from collections import deque
 from collections.abc import (
     Callable,
     Container,
-    Generator,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import chain, islice
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any
 
 from tilusbuild.runtime.table_file import Refusal, find_fastest, is_overruled
 from tilusbuild.tune.bench.bench import OK, Bench
 from tilusbuild.tune.bench.pool import BenchPool, OpenCase
 from tilusbuild.tune.bench.scores import score_samples
+from tilusbuild.tune.bench.search import (
+    Winner,
+    find_nearest_winners,
+    run_search,
+    search_programs,
+)
 from tilusbuild.tune.bench.session import (
     CASE,
     COMPILE,
@@ -268,26 +267,6 @@ def _alternate_order(indices: Sequence[int], turn: int) -> Iterable[int]:
     return indices if turn % 2 == 0 else reversed(indices)
 
 
-Winner: TypeAlias = tuple[Mapping[str, Any], int]
-"""Sizes, and the best program there."""
-_MAX_STARTS = 5
-
-
-def find_nearest_winners(winners: Iterable[Winner], sizes: Mapping[str, Any]) -> list[int]:
-    """Return the programs that won at the nearest sizes, by the sum of the differences in log2."""
-
-    def measure_distance(winner: Winner) -> float:
-        pairs = [(size, sizes.get(name)) for name, size in winner[0].items()]
-        return sum(
-            abs(math.log2(max(a, 1)) - math.log2(max(b, 1)))
-            for a, b in pairs
-            if type(a) is int and type(b) is int
-        )
-
-    ordered = sorted(winners, key=measure_distance)
-    return [*dict.fromkeys(program for _, program in ordered)][:_MAX_STARTS]
-
-
 def decide_cases(
     session: TuningSession,
     work: Work,
@@ -484,123 +463,3 @@ def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Ref
             elif refusal is not None and is_overruled(refusal, judge, case_sizes):
                 del refusals[program]
     return refusals
-
-
-SAMPLE_SHARE, LOOK_SHARE = 0.16, 0.8
-"""Of a case's quota: for the random sample, and for all first looks; the rest is for the race."""
-
-_MAX_RANKED = 4096
-"""Programs that are compared by the model, at most."""
-
-Search = Generator[Iterable[Candidate], float | None, None]
-"""Yields the programs to look at next. The first of them is looked at, and its seconds are sent,
-None if it is out; the others follow if it is not better than the best so far."""
-
-
-def search_programs(work: Work, quota: Quota, seed: int, starts: Sequence[int] = ()) -> Search:
-    """Search the programs `starts` and a random sample, and then by a model of the times, until
-    `LOOK_SHARE` of the quota is used; all programs if that suffices."""
-    # The default comes first, whatever the budget is, because users compare with it.
-    places = {index: place for place, index in enumerate(dict.fromkeys([work.baseline, *starts]))}
-    first = sorted((p for p in work.programs if p.index in places), key=lambda p: places[p.index])
-    rest = [p for p in work.programs if p.index not in places]
-    # A resumed tuning has the same seed, and so draws the same sample.
-    random.Random(seed).shuffle(rest)  # noqa: S311 - nothing secret
-    waiting = deque([*first, *rest])
-    scores: dict[int, float | None] = {}
-    while waiting and quota.used_share < LOOK_SHARE:
-        # If the looks so far used u of the quota for n programs, all N need about u * N / n. When
-        # that is within the share of the looks, all programs are looked at, without a search.
-        program_count = len(scores) + len(waiting)
-        all_fit = quota.used_share * program_count <= LOOK_SHARE * len(scores)
-        if quota.used_share >= SAMPLE_SHARE and not all_fit:
-            break
-        seconds = yield waiting
-        scores[waiting.popleft().index] = seconds
-    if waiting:
-        yield from _search_by_model(work, [*first, *rest], scores, quota)
-
-
-def run_search(search: Search, look: Callable[[Iterable[Candidate]], float | None]) -> None:
-    """Call `look` with what a search yields, and send the result, until the search ends."""
-    try:
-        wanted = next(search)
-        while True:
-            wanted = search.send(look(wanted))
-    except StopIteration:
-        return
-
-
-def _search_by_model(
-    work: Work, order: Sequence[Candidate], scores: dict[int, float | None], quota: Quota
-) -> Search:
-    """Search by a model of the times until `LOOK_SHARE` of the quota is used. Add the seconds to
-    `scores`."""
-    # NumPy is imported where there is a search.
-    from tilusbuild.tune.bench.surrogate import Surrogate
-
-    coordinates = index_programs(work)
-    surrogate = Surrogate(coordinates)
-    programs = {program.index: program for program in order}
-    find_neighbors = cache(lambda index: tuple(iterate_neighbors(coordinates, index)))
-    while quota.used_share < LOOK_SHARE and len(scores) < len(programs):
-        # Of a large space the neighbors of the best programs, and others in random order.
-        unseen = _iterate_unseen(scores, find_neighbors, programs)
-        numbers = [*islice(unseen, _MAX_RANKED)]
-        if any(seconds is not None for seconds in scores.values()):
-            numbers = surrogate.rank_programs(scores, numbers)
-        scores[numbers[0]] = yield map(programs.__getitem__, numbers)
-
-
-def _iterate_unseen(
-    scores: Mapping[int, float | None],
-    find_neighbors: Callable[[int], Iterable[int]],
-    order: Iterable[int],
-) -> Iterator[int]:
-    """Yield the programs without a score once: the neighbors of the best one, the nearest first,
-    those of the next best, and so on; then the others in `order`."""
-    fastest_first = sorted(
-        (seconds, index) for index, seconds in scores.items() if seconds is not None
-    )
-    seen = {*scores}
-    for index in chain(chain.from_iterable(find_neighbors(i) for _, i in fastest_first), order):
-        if index not in seen:
-            seen.add(index)
-            yield index
-
-
-def find_linked_groups(work: Work) -> tuple[tuple[str, ...], ...]:
-    """Return the work's groups of parameters, with the groups joined that change together in all
-    programs."""
-    # A script in a package lists single parameters: which ones the manifest links is seen from the
-    # columns, which are equal.
-    columns: dict[tuple[int, ...], list[str]] = {}
-    rows = index_programs(work).values()
-    for number, group in enumerate(work.groups):
-        columns.setdefault(tuple(row[number] for row in rows), []).extend(group)
-    return tuple(map(tuple, columns.values()))
-
-
-def index_programs(work: Work) -> dict[int, tuple[int, ...]]:
-    """Return the coordinates of each program: for each group of parameters the index of its
-    value, counted in the order of the programs."""
-    value_indices: list[dict[object, int]] = [{} for _ in work.groups]
-    return {
-        program.index: tuple(
-            indices.setdefault(tuple(program.schedule[name] for name in group), len(indices))
-            for indices, group in zip(value_indices, work.groups, strict=True)
-        )
-        for program in work.programs
-    }
-
-
-def iterate_neighbors(coordinates: Mapping[int, tuple[int, ...]], index: int) -> Iterator[int]:
-    """Yield the programs that differ from the program `index` in exactly one group of parameters,
-    the nearest first."""
-    neighbors = []
-    for candidate, candidate_coordinates in coordinates.items():
-        pairs = zip(candidate_coordinates, coordinates[index], strict=True)
-        steps = [abs(a - b) for a, b in pairs if a != b]
-        if len(steps) == 1:
-            neighbors.append((steps[0], candidate))
-    yield from (candidate for _, candidate in sorted(neighbors))
