@@ -1,4 +1,4 @@
-"""What the kernels must compute, in NumPy.
+"""The outputs that the kernels must compute, in NumPy.
 
 A reference takes the kernel's arguments, in the order of a call, as they are before the call. It
 returns what the output holds after the call, or a tuple where there are several outputs.

@@ -1,4 +1,4 @@
-"""What the kernels must compute, in NumPy."""
+"""The outputs that the kernels must compute, in NumPy."""
 
 import numpy as np
 

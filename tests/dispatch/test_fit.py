@@ -62,7 +62,7 @@ def test_greedy_would_take_a_program_more() -> None:
     assert fit(cases).programs == [1, 2]
 
 
-def test_most_programs_reach_the_least_factor_that_they_can() -> None:
+def test_too_few_programs_serve_within_the_least_factor_that_they_reach() -> None:
     times = ({0: 1.0, 1: 1.3, 2: 9.0}, {0: 1.2, 1: 1.0, 2: 9.0}, {0: 1.5, 1: 1.4, 2: 1.0})
     cases = [FitCase((i + 1, 1), seconds) for i, seconds in enumerate(times)]
     fitted = fit(cases, most=1)

@@ -87,6 +87,7 @@ class UnitSteps(Struct):
         def make_compressed() -> bytes:
             return zlib.compress(msgspec.msgpack.encode(make()), 1)
 
+        # Twice: a program without PTX, or without a C++ name, has stored fewer files.
         for _ in range(2):
             encoded = zlib.decompress(self.codes.get_or_make(key, make_compressed))
             code = msgspec.msgpack.decode(encoded, type=Code)

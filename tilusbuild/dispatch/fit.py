@@ -18,7 +18,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tilusbuild.dispatch.measurements import fold_refusals, measure_cases, select_unlike
+from tilusbuild.dispatch.measurements import (
+    fold_refusals,
+    make_rule_rows,
+    measure_cases,
+    select_unlike,
+)
 from tilusbuild.errors import input_error
 from tilusbuild.plan.measured import MeasuredRow
 from tilusbuild.runtime.naming import format_command
@@ -137,9 +142,7 @@ def fit_script(
     cases: dict[tuple[str, str], list[FitCase]] = {}
     for measurement, sizes in measure_cases(script, measured_rows, fold_refusals(measured_rows)):
         unserved = frozenset(
-            number
-            for number in script.programs
-            if script.serves and script.serves.explain_refusal(number, sizes)
+            number for number in script.programs if script.explain_refusal(number, sizes)
         )
         times = {i: time for i, time in measurement.seconds.items() if i not in unserved}
         if times:
@@ -154,17 +157,9 @@ def fit_script(
         for device, device_cases in cases.items()
     }
     rules = [
-        MeasuredRow(
-            target=script.target,
-            device=device,
-            arch=arch,
-            params=dict(script.params),
-            rule=number,
-            when=when,
-            schedule=script.get_schedule(program),
-        )
+        row
         for (device, arch), fit in fits.items()
-        for number, (when, program) in enumerate(fit.rules, 1)
+        for row in make_rule_rows(script, device, arch, fit.rules)
     ]
     kept_rows = [
         row

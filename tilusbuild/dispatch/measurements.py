@@ -36,7 +36,7 @@ from tilusbuild.plan.measured import (
     select_numbers,
 )
 from tilusbuild.runtime.naming import format_command
-from tilusbuild.runtime.regular import open_for_append, try_read_bytes
+from tilusbuild.runtime.regular import append_bytes, try_read_bytes
 from tilusbuild.runtime.script import DispatchRule, Script, parse_rule
 from tilusbuild.runtime.table_file import Refusal, explain_refusals, find_fastest, is_overruled
 from tilusbuild.runtime.tables import DeviceTable, TableEntry, TableFile, read_dispatch_table
@@ -96,11 +96,7 @@ def append_rows(cache: Tree, directory: str, rows: Iterable[MeasuredRow]) -> Non
     path = cache.locate_measurements(directory)
     with wrap_oserror(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        handle = open_for_append(path)
-        try:
-            os.write(handle, "".join(f"{row.line}\n" for row in rows).encode())
-        finally:
-            os.close(handle)
+        append_bytes(path, "".join(f"{row.line}\n" for row in rows).encode())
 
 
 def make_tuning_time(rows: Sequence[MeasuredRow]) -> str:
@@ -194,16 +190,25 @@ def _make_fitted_rules(
 def list_fitted_rows(script: Script, tables: Iterable[DeviceTable]) -> Iterator[MeasuredRow]:
     """Yield a row for each fitted rule of a script's tables."""
     for table in tables:
-        for number, rule in enumerate(table.fitted, 1):
-            yield MeasuredRow(
-                target=script.target,
-                device=table.fingerprint["device"],
-                arch=table.fingerprint["arch"],
-                params=dict(script.params),
-                rule=number,
-                when=rule.source,
-                schedule=script.get_schedule(rule.program),
-            )
+        rules = [(rule.source, rule.program) for rule in table.fitted]
+        device, arch = table.fingerprint["device"], table.fingerprint["arch"]
+        yield from make_rule_rows(script, device, arch, rules)
+
+
+def make_rule_rows(
+    script: Script, device: str, arch: str, rules: Iterable[tuple[str, int]]
+) -> Iterator[MeasuredRow]:
+    """Yield the rows of fitted rules for a device: conditions, each with a program."""
+    for number, (when, program) in enumerate(rules, 1):
+        yield MeasuredRow(
+            target=script.target,
+            device=device,
+            arch=arch,
+            params=dict(script.params),
+            rule=number,
+            when=when,
+            schedule=script.get_schedule(program),
+        )
 
 
 def list_table_rows(script: Script, tables: Iterable[DeviceTable]) -> Iterator[MeasuredRow]:
@@ -225,12 +230,12 @@ def list_table_rows(script: Script, tables: Iterable[DeviceTable]) -> Iterator[M
 def recall_committed_rows(script: Script) -> CommittedRows:
     """Return the rows of a repository that a script's table has. Raises `LoadError`."""
     file, tables = "", []
-    rows = [*list_fitted_rows(script, read_dispatch_table(script).tables)]
     for table in read_dispatch_table(script).tables:
         entries = tuple(entry for entry in table.entries if entry.origin is not None)
         tables.append(table._replace(entries=entries))
         file = next((entry.origin for entry in entries if entry.origin), file)
-    return CommittedRows(file, [*rows, *list_table_rows(script, tables)])
+    fitted_rows = list_fitted_rows(script, tables)
+    return CommittedRows(file, [*fitted_rows, *list_table_rows(script, tables)])
 
 
 def adopt_tables(cache: Tree, script: Script) -> None:
@@ -466,9 +471,7 @@ def _make_measurement(
             if row.seconds is None or number is None or number in refused:
                 continue
             # Of a program that does not serve the greatest sizes, the next greatest count.
-            is_served = script.serves is None or not script.serves.explain_refusal(
-                number, deciding[0].sizes
-            )
+            is_served = script.explain_refusal(number, deciding[0].sizes) is None
             if case is deciding or not (is_served or number in seconds):
                 seconds[number] = row.seconds
                 if not numbering.is_of_program(row):

@@ -124,8 +124,7 @@ class Chooser:
 
     def _serves(self, program: int, sizes: Mapping[str, Value]) -> bool:
         """Return whether a program serves the sizes of a call."""
-        serves = self._script.serves
-        return serves is None or serves.explain_refusal(program, sizes) is None
+        return self._script.explain_refusal(program, sizes) is None
 
     def _choose_serving(
         self, bucket: tuple[int, ...], sizes: Mapping[str, Value], choice: Choice
@@ -141,7 +140,7 @@ class Chooser:
                 f"{self._script.label} has no program that serves {_format_sizes(call_sizes)}",
                 [f"{rule.name}: {rule.source}" for rule in rules],
             )
-        refusal = self._script.serves and self._script.serves.explain_refusal(choice.program, sizes)
+        refusal = self._script.explain_refusal(choice.program, sizes)
         note = f"; program {choice.program} does not serve {_format_sizes(call_sizes)}: {refusal}"
         for by_table in self._list_table_choices(bucket):
             if by_table.program in serving:

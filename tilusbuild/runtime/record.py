@@ -24,7 +24,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime.process import process
-from tilusbuild.runtime.regular import open_for_append, read_bytes
+from tilusbuild.runtime.regular import append_bytes, read_bytes
 from tilusbuild.runtime.script import Script
 
 MAX_SIZES = 4096
@@ -58,7 +58,7 @@ class Recorder:
     def __init__(self, path: str) -> None:
         """Raise `OSError` for a file that cannot be written."""
         self.path = os.path.abspath(path)
-        os.close(open_for_append(self.path))
+        append_bytes(self.path, b"")
         self._counters: dict[str, dict[str, _Counter]] = {}
         """By instance, then by sizes, both as JSON. The sizes `null` stand for all others."""
         self._has_failed = False
@@ -104,7 +104,7 @@ class Recorder:
             ]
             try:
                 if taken:
-                    _append_text(self.path, "".join(line for line, _, _ in taken))
+                    append_bytes(self.path, "".join(line for line, _, _ in taken).encode())
             except OSError as error:
                 for _, counter, calls in taken:
                     counter.return_calls(calls)
@@ -116,14 +116,6 @@ class Recorder:
         """Write the counts, and end the thread."""
         self._stop.set()
         self.write_counts()
-
-
-def _append_text(path: str, text: str) -> None:
-    handle = open_for_append(path)
-    try:
-        os.write(handle, text.encode())
-    finally:
-        os.close(handle)
 
 
 def _warn(message: str) -> None:

@@ -88,6 +88,16 @@ def open_for_append(path: str | os.PathLike[str]) -> int:
     return handle
 
 
+def append_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Append `data` to a file in one write, so that several processes may append to it. Raises as
+    `open_for_append`."""
+    handle = open_for_append(path)
+    try:
+        os.write(handle, data)
+    finally:
+        os.close(handle)
+
+
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     """Return a regular file, open for reading in pieces. Raises `OSError` as `open_regular`."""
     return open(open_regular(path), "rb")

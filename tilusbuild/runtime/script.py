@@ -204,6 +204,10 @@ class Script(NamedTuple):
         integers = (a.name for a in self.arguments if a.dims is None and a.dtype in WHOLE)
         return {**dict.fromkeys(integers, 1), **sizes}
 
+    def explain_refusal(self, program: int, sizes: Mapping[str, Value]) -> str | None:
+        """Return the rule of `serves` by which a program does not serve a call; None if it does."""
+        return None if self.serves is None else self.serves.explain_refusal(program, sizes)
+
     def find_bucket(self, sizes: Mapping[str, Value]) -> tuple[int, ...]:
         """Return the bucket of a call's sizes, which have all dispatch keys."""
         return tuple(to_bucket(int(sizes[key])) for key, to_bucket in self.buckets.items())

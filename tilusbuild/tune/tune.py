@@ -245,9 +245,8 @@ def tune_script(
     """
     selection = PlanSelection((request.to_name(target.name),), (), project.settings.level.value)
     plan = project.make_plan(selection)
-    # Called for its errors alone: a mistake in the sizes need not wait for the build.
-    for instance in plan.instances:
-        find_request_sizes(project, request, instance)
+    # Found before the build: a mistake in the sizes need not wait for it.
+    sizes = [find_request_sizes(project, request, instance) for instance in plan.instances]
     builder = ProgramBuilder(
         project,
         plan,
@@ -257,8 +256,8 @@ def tune_script(
     )
     with builder:
         return [
-            tune_instance(project, request, instance, source, builder, display, on_decision)
-            for instance in plan.instances
+            tune_instance(project, request, *pair, source, builder, display, on_decision)
+            for pair in zip(plan.instances, sizes, strict=True)
         ]
 
 
@@ -286,13 +285,14 @@ def tune_instance(
     project: Project,
     request: TuneRequest,
     instance: PlannedInstance,
+    sizes: Sequence[Mapping[str, Value]],
     source: BenchSource,
     builder: ProgramBuilder,
     display: TuningReporter,
     on_decision: Callable[[Work, Decision], None],
 ) -> TunedInstance:
-    """Measure one instance and write its tables. Return the results. Raises as `tune_script`."""
-    sizes = find_request_sizes(project, request, instance)
+    """Measure one instance at `sizes` and write its tables. Return the results. Raises as
+    `tune_script`."""
     check = prepare.find_output_check(project.manifest, request.script, unchecked=request.unchecked)
     rules = find_input_rules(instance.spec)
     path = project.cache.script_path(instance.directory, instance.hash)
