@@ -27,7 +27,7 @@ from tilusbuild.cache.disk import CacheReadOnlyError, InputChangedError
 from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.cache.includes import is_include_whole
 from tilusbuild.cache.index import record_build
-from tilusbuild.cache.layout import is_hash
+from tilusbuild.cache.layout import find_header_digests, is_hash
 from tilusbuild.cache.scripts import publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.engine.events import Reporter, Result
@@ -386,15 +386,14 @@ class NeededDirectories:
             isinstance(item, str) and is_hash(item) for item in stored
         ):
             return stored
-        programs = instance.programs
-        digests: set[str] = set()
-        for program in programs:
-            digests.update(self.read_program_digests(program))
-        sorted_digests = sorted(digests)
+        from tilusbuild.cache.garbage import read_compile_script
+
+        texts = [read_compile_script(self._cache.program_path(p)) for p in instance.programs]
+        digests = sorted({name for text in texts for name in find_header_digests(text or b"")})
         # The directories of a program are known only when it is built: until then nothing is kept.
-        if programs and all(lookup_entry(self._cache, program) for program in programs):
-            self._file.put_value(instance.hash, sorted_digests)
-        return sorted_digests
+        if texts and None not in texts:
+            self._file.put_value(instance.hash, digests)
+        return digests
 
     def read_program_digests(self, program: str) -> list[str]:
         """Return the digests that a program's `compile.sh` names."""

@@ -376,7 +376,12 @@ def _add_needed(entries: _EntryGraph, rooted: set[str], names: Sequence[str]) ->
 
 def read_header_digests(path: str) -> list[str]:
     """Return the digests of the header directories that a program's compile.sh names."""
-    return layout.find_header_digests(try_read_bytes(os.path.join(path, layout.COMPILE_SH)) or b"")
+    return layout.find_header_digests(read_compile_script(path) or b"")
+
+
+def read_compile_script(path: str) -> bytes | None:
+    """Return the compile.sh of a program; None if it is not built."""
+    return try_read_bytes(os.path.join(path, layout.COMPILE_SH))
 
 
 def list_entries(tree: Tree, *directory: str) -> list[str]:
