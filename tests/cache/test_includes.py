@@ -133,6 +133,12 @@ def test_large_directories_share_equal_files(cache: Tree):
     assert verify_cache(cache) == []
 
 
+@pytest.mark.parametrize(("common", "names"), [(15, 2), (14, 1)])
+def test_a_directory_of_less_than_16_files_shares_none(cache: Tree, common: int, names: int):
+    first, _ = (Path(publish_include(cache, *closure_of(number, common))) for number in range(2))
+    assert os.stat(first / "c/0.h").st_nlink == names
+
+
 def test_only_files_that_are_not_shared_are_synced(tmp_path):
     synced: list[str] = []
 

@@ -405,6 +405,11 @@ class TestTensorMaps:
         old = find_launch_problem(self.recipe(archs=("sm_80",)))
         assert old == "tensor maps need sm_90 or later, which sm_80 is not"
 
+    @pytest.mark.parametrize("swizzle", [0, 64])
+    def test_a_row_may_be_as_wide_as_its_swizzle(self, swizzle):
+        made = tile("block // 4", "32", swizzle=parse_expression(swizzle))
+        assert find_launch_problem(self.recipe(made=made)) is None
+
 
 class TestConstants:
     """`saxpy` takes `x` and `n`, and reads three variables."""

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from support.recipes import HEADER, make_recipe
+from support.recipes import HEADER, make_recipe, make_toolchain
 from support.recipes import KERNEL_SOURCE as PLAIN
 from tilusbuild.compile.model import Includes
 from tilusbuild.compile.module import format_options
@@ -133,6 +133,17 @@ def test_the_device_code_alone_takes_nothing_but_the_library(through, device, mo
     assert [image.arch for image in one.outcome.images] == ["sm_90a"]
     two = device(through(archs=("sm_80", "sm_90a")))
     assert [image.arch for image in two.outcome.images] == ["sm_80", "sm_90a"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "joined"),
+    [({}, False), ({"ptx": True}, True), ({"archs": ("sm_80", "sm_90a")}, True)],
+)
+def test_the_joiner_is_in_the_fingerprint_of_code_that_it_joins(through, changes, joined):
+    toolchain = make_toolchain()
+    toolchain.fingerprint_joiner, toolchain.fingerprint_nvrtc = ("nvfatbin - 1",), ("nvrtc 13 2",)
+    lines = KERNEL_NVRTC.select_fingerprint(through(**changes), toolchain)
+    assert lines == (("nvfatbin - 1", "nvrtc 13 2") if joined else ("nvrtc 13 2",))
 
 
 @pytest.mark.nvcc

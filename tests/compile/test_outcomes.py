@@ -4,17 +4,20 @@ import dataclasses
 import os
 import stat
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from support.recipes import make_recipe, make_toolchain
+from tilusbuild.arch import parse_arch
 from tilusbuild.binary.elf import Elf
 from tilusbuild.binary.fatbin import CodeImage
-from tilusbuild.compile.checks import find_library_problem
+from tilusbuild.compile.causes import StepError
+from tilusbuild.compile.checks import check_device_code, find_library_problem
 from tilusbuild.compile.launcher import EXPORTS
-from tilusbuild.compile.model import Link, Prune
+from tilusbuild.compile.model import Findings, Link, Prune, Step
 from tilusbuild.compile.pipelines.library import LinkCpu
 from tilusbuild.compile.program import compile_launcher, compile_program
 from tilusbuild.process.base import Command, CompletedCommand, WorkerRun
@@ -121,6 +124,15 @@ def test_what_cannot_be_removed_of_a_compile_is_not_published(compile_in, tmp_pa
     assert compile_in(make_recipe("cpu"), make_toolchain(), tmp_path / "stage").status == "built"
     assert os.listdir(tmp_path / "stage") == ["module"]
     assert len(os.listdir(tmp_path)) == 2
+
+
+def test_a_library_may_be_run_by_everyone_whatever_the_umask(compile_in, tmp_path):
+    umask = os.umask(0o077)
+    try:
+        compile_in(make_recipe("cpu"), make_toolchain(), tmp_path / "stage")
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "stage/module/lib.so").stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.parametrize(
@@ -318,6 +330,26 @@ def test_code_is_held_to_limits_and_launch_before_the_link(
     assert reason in outcome.reason
     assert (tmp_path / "stage/module/lib.so").exists() == (status == "built")
     assert outcome.ptxas[0].registers > 4
+
+
+@pytest.mark.parametrize(
+    ("constant", "smem", "reason"),
+    [
+        ({}, 512, None),
+        ({}, 511, r"needs 512 bytes of shared memory \(512 static\); sm_80 has 511"),
+        ({"f": ("f32", {"constant": "f"})}, 512, 'the code has no variable "f"'),
+    ],
+)
+def test_a_cubin_is_held_to_the_targets_limits_and_the_constants(constant, smem, reason):
+    cubin = Path(__file__).parents[1] / "binary/data/cuda12_sm_80.cubin"
+    arguments = {"x": "f32*[4]", **constant}
+    recipe = make_recipe("kernel-nvrtc", symbol="k", arguments=arguments, out=(), grid=("1",))
+    recipe = replace(recipe, archs=(replace(parse_arch("sm_80"), smem_per_block=smem),))
+    step, found = Step("device", ("nvrtc",), "program.cubin"), Findings()
+    refusal = nullcontext() if reason is None else pytest.raises(StepError, match=reason)
+    with refusal:
+        check_device_code(recipe, step, cubin.read_bytes(), "/nowhere", "", found)
+    assert bool(found.images) == (reason is None)
 
 
 @pytest.mark.nvcc

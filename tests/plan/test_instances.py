@@ -2,18 +2,22 @@
 
 from itertools import permutations, product
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from tilusbuild.errors import InputError
+from tilusbuild.errors import InputError, Place
+from tilusbuild.expr import parse_expression
 from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan import model
 from tilusbuild.plan.model import Target, list_instances, make_targets
 from tilusbuild.plan.planner import _find_named_values
-from tilusbuild.plan.spaces import make_space_spec, read_imported_space
+from tilusbuild.plan.spaces import locate_space_error, make_space_spec, read_imported_space
+from tilusbuild.plan.valued import Grouping
 from tilusbuild.runtime.naming import parse_name
 from tilusbuild.space.model import SpaceError
 from tilusbuild.space.space import Space
@@ -96,6 +100,27 @@ def test_an_empty_space_is_an_error_where_rules_leave_no_instance(tmp_path, rule
     assert len(instances) == 6
     with pytest.raises(SpaceError, match="the space is empty"):
         Space(make_space_spec(manifest, "one", make_targets(manifest)["old"], instances[-1]))
+
+
+def test_the_source_of_a_unit_has_the_values_that_its_kernels_share(tmp_path) -> None:
+    manifest = loaded(tmp_path, [])
+    params, *_ = list_instances(manifest, "one", "old")
+    derived = tuple((name, parse_expression(text)) for name, text in [("e", "d + 1"), ("d", "2*c")])
+    target = make_targets(manifest)["old"]
+    spec = replace(make_space_spec(manifest, "one", target, params), derived=derived)
+    values = {**params, "c": 1, "d": 2, "e": 3}
+    for group, names in (("c", "abcde"), ("", "ab")):
+        grouping = Grouping(group, spec, cast(Any, None), params, Place(""))
+        assert "".join(grouping.select_shared_values(values)) == names
+
+
+def test_a_rule_that_fails_is_shown_at_its_line(tmp_path) -> None:
+    manifest = loaded(tmp_path, ["a < 9", "b + c / 0 > 1"])
+    for rule, line in (("r1", 17), ("c", 14), ("a", 13), (None, 14)):
+        error = locate_space_error(manifest, "one", "old", SpaceError("", rule=rule))
+        place = error.diagnostics[0].place
+        assert place is not None
+        assert place.line == line
 
 
 def test_the_order_of_architectures_is_not_an_input(tmp_path) -> None:

@@ -75,6 +75,11 @@ def test_core_headers_cover_what_the_standard_libraries_include(
     assert not wrong
 
 
+@pytest.mark.parametrize(("version", "takes"), [("12.9.86", False), ("13.0.48", True)])
+def test_a_seed_is_for_releases_that_have_the_flag(version: str, takes: bool) -> None:
+    assert Cuda("nvcc", "/", version, (), (), (), "", "", ()).takes_seed == takes
+
+
 def test_a_compile_may_open_what_the_links_of_a_toolkit_lead_to(tmp_path: Path) -> None:
     for name, link in {"x.h": "include/x.h", "libx.so.10": "lib/libx.so"}.items():
         (tmp_path / name).write_text("")

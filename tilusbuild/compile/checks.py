@@ -111,11 +111,11 @@ def _find_inner_box_problem(
     tensor = next(a for a in recipe.signature.arguments if a.name == tile.tensor)
     row_bytes = map_numbers[f"{name}.box.{rank - 1}"] * get_scalar_type(tensor.dtype).bytes
     swizzle, interleave = map_numbers[f"{name}.swizzle"], map_numbers[f"{name}.interleave"]
-    if interleave and rank < 3:
-        return f"{name} is interleaved, which needs 3 dimensions"
-    if not interleave and row_bytes % 16:
+    if interleave:
+        return f"{name} is interleaved, which needs 3 dimensions" if rank < 3 else None
+    if row_bytes % 16:
         return f"a row of {name}.box has {row_bytes} bytes, not a multiple of 16"
-    if swizzle and not interleave and row_bytes > swizzle:
+    if swizzle and row_bytes > swizzle:
         return f"a row of {name}.box has {row_bytes} bytes, more than the {swizzle} of its swizzle"
     return None
 
@@ -395,10 +395,9 @@ def check_device_code(
             (archs.get(name := cubin.image.arch) or parse_arch(name), read_cubin(cubin.data))
             for cubin in cubins
         ]
-        variables: list[dict[str, int]] = []
         # Only the check of constants needs the variables, and reading symbols takes time.
-        if recipe.signature.constants:
-            variables = [read_variable_sizes(cubin.data) for cubin in cubins]
+        holders = cubins if recipe.signature.constants else ()
+        variables = [read_variable_sizes(cubin.data) for cubin in holders]
     except BinaryError as error:
         reason = f"{step.tool} ended well but {step.output} cannot be read: {error}"
         raise StepError(Cause.OUTPUT, reason) from None

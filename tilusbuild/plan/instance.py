@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from tilusbuild.compile.model import Options, PartOptions, Pipeline, Recipe
 from tilusbuild.compile.pipelines import select_pipeline
-from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Value
 from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
@@ -110,12 +109,7 @@ class InstanceSpec(Struct, frozen=True, eq=False):
 
     def select_shared_values(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
         """Return the values that all kernels of a program's unit have."""
-        if self.grouping is None:
-            return values
-        shared = self.grouping.shared_names
-        return {
-            name: value for name, value in values.items() if name in shared or name in self.params
-        }
+        return values if self.grouping is None else self.grouping.select_shared_values(values)
 
 
 class ScriptReader:
@@ -330,7 +324,7 @@ def _make_part_options(manifest: Manifest, script: str, cuda: Cuda | None) -> Pa
     is_part = owner.form not in ("kernel", "entry")
     return PartOptions(
         rdc=is_part and manifest.libraries[owner.library or script].rdc,
-        seeded=cuda is not None and cuda.release >= FIRST_SEEDED,
+        seeded=cuda is not None and cuda.takes_seed,
     )
 
 

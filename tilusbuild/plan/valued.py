@@ -293,19 +293,17 @@ class Grouping(Struct):
     """The place of the manifest's key `group`."""
     _kernels_by_unit: dict[tuple[Value, ...], tuple[str, ...]] = field(default_factory=dict)
 
-    @property
-    def shared_names(self) -> frozenset[str]:
-        """Return the names of the space that have one value in a unit: the source may depend on
-        these."""
-        constants = self.spec.constants.keys()
-        names = ({*self.spec.parameter_names} & set(self.group)) | constants
+    def select_shared_values(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
+        """Return the values of constants, and of the names of the space that have one value in a
+        unit: the source may depend on these."""
+        names = ({*self.spec.parameter_names} & set(self.group)) | self.spec.constants.keys()
         # A derived value of shared names is shared, and so are the values derived from it. They may
         # be declared in any order: the search ends when a round adds none.
         name_count = -1
         while len(names) != name_count:
             name_count = len(names)
             names |= {name for name, expr in self.spec.derived if expr.names <= names}
-        return frozenset(names - constants)
+        return {name: value for name, value in values.items() if name in names}
 
     def find_unit_key(self, values: Mapping[str, Value]) -> tuple[Value, ...]:
         """Return the values that distinguish a schedule's unit from others."""

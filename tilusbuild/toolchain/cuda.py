@@ -78,6 +78,11 @@ class Cuda(Struct, frozen=True):
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
 
+    @property
+    def takes_seed(self) -> bool:
+        """Whether nvcc has `-frandom-seed`, as it is known to from CUDA 13.0 on."""
+        return self.release >= (13, 0)
+
     def can_target(self, arch: Arch) -> bool:
         """Return whether nvcc compiles for a GPU architecture."""
         return arch.name in self.archs

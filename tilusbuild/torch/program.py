@@ -18,7 +18,6 @@ from tilusbuild.builder.project import Project
 from tilusbuild.compile.model import HERE, TOOLKIT, Includes, Options, PartOptions, Pipeline, Recipe
 from tilusbuild.compile.module import format_options
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
-from tilusbuild.compile.pipelines.nvcc import FIRST_SEEDED
 from tilusbuild.compile.reads import detect_landlock
 from tilusbuild.errors import InputError
 from tilusbuild.plan import identity
@@ -137,7 +136,7 @@ class CompilePlanner(Struct):
         words = {f"{HERE}/include/{old.name}": f"{HERE}/include/{new.name}" for old, new in named}
         arguments = [words.get(argument, argument) for argument in arguments]
         roots = closure.roots
-        seeded = toolchain.cuda is not None and toolchain.cuda.release >= FIRST_SEEDED
+        seeded = toolchain.cuda is not None and toolchain.cuda.takes_seed
         recipe = Recipe(
             pipeline=pipeline,
             # The arguments have the architectures.

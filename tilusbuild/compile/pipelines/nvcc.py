@@ -407,7 +407,3 @@ def _select_link_flags(recipe: Recipe) -> list[str]:
 
 
 HOST = HostPipeline()
-
-
-FIRST_SEEDED = (13, 0)
-"""The first CUDA release whose nvcc is known to have `-frandom-seed`."""
