@@ -25,6 +25,7 @@ from tilusbuild.compile.steps import collect_tools
 from tilusbuild.plan.instance import read_style
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.plan.rendering import RenderedProgram, make_context
+from tilusbuild.process.base import CompletedCommand
 from tilusbuild.render.renderer import resolve_includes
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.state.envelope import StepStore
@@ -172,11 +173,16 @@ class Dump:
 
     def run(self, step: Step) -> bool:
         """Run a command. Return whether it made its output."""
+        finished = self._execute_step(step)
+        return finished is not None and os.path.exists(os.path.join(self.work, step.output))
+
+    def _execute_step(self, step: Step) -> CompletedCommand | None:
+        """Run a command. Return its end; None if it failed or cannot be started."""
         try:
             finished = self._compiling.execute_step(step)
         except OSError:
-            return False
-        return finished.status == 0 and os.path.exists(os.path.join(self.work, step.output))
+            return None
+        return finished if finished.status == 0 else None
 
     def disassemble(self, path: str) -> None:
         """Write the instructions of every cubin in a file, with source lines if it has them."""
@@ -192,11 +198,8 @@ class Dump:
             with open(os.path.join(self.work, "one.cubin"), "wb") as file:
                 file.write(cubin.data)
             argv = (self._disassembler, "-c", "-g", "one.cubin")
-            try:
-                finished = self._compiling.execute_step(Step("disassemble", argv, name))
-            except OSError:
-                return
-            if finished.status == 0:
+            finished = self._execute_step(Step("disassemble", argv, name))
+            if finished is not None:
                 self._write_output(name, finished.output)
 
     def copy(self, output: str, name: str) -> None:

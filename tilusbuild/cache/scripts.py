@@ -239,7 +239,7 @@ def _update_directory(
     try:
         new_link = os.path.join(private.path, "link")
         for name, program in links.items():
-            if _read_link(os.path.join(path, name)) != layout.format_program_link(program):
+            if read_link(os.path.join(path, name)) != layout.format_program_link(program):
                 tree.disk.make_link(layout.format_program_link(program), new_link)
                 tree.move_into_place(new_link, os.path.join(path, name), durable=False)
     finally:
@@ -269,12 +269,13 @@ def _is_up_to_date(path: str, files: Mapping[str, bytes], links: Mapping[str, st
     except OSError:
         return False
     return existing == set(links) and all(
-        _read_link(os.path.join(path, name)) == layout.format_program_link(program)
+        read_link(os.path.join(path, name)) == layout.format_program_link(program)
         for name, program in links.items()
     )
 
 
-def _read_link(path: str) -> str | None:
+def read_link(path: str) -> str | None:
+    """Return the target of a link; None for anything else."""
     try:
         return os.readlink(path)
     except OSError:

@@ -26,13 +26,13 @@ from tilusbuild.cache.entries import lookup_entry
 from tilusbuild.cache.garbage import hold_exclusive_use, list_entries, list_script_entries
 from tilusbuild.cache.includes import Problem, check_include
 from tilusbuild.cache.index import read_index
-from tilusbuild.cache.scripts import read_script_txt
+from tilusbuild.cache.scripts import read_link, read_script_txt
 from tilusbuild.cache.tree import Tree
 from tilusbuild.runtime import script as scripts
 from tilusbuild.runtime.cuda_driver import find_library_files
 from tilusbuild.runtime.errors import LoadError, MissingLibraryError, NoExecError
 from tilusbuild.runtime.reader_lock import LOCKS
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import read_bytes, try_read_bytes
 from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
 from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.state.files import sha256_file
@@ -244,12 +244,10 @@ def _find_link_problem(
     "failed". `name` is the link's name. `programs` has the hashes of the script's programs by
     number.
     """
-    try:
-        target = os.readlink(path)
-    except FileNotFoundError:
-        return None  # a build has replaced it
-    except OSError:
-        return "is not a link"
+    target = read_link(path)
+    if target is None:
+        # A path without a file is one that a build replaces.
+        return "is not a link" if os.path.lexists(path) else None
     if not layout.is_program_number(name) or int(name) not in programs:
         return "is not the number of a schedule"
     program = programs[int(name)]
@@ -292,9 +290,5 @@ def list_machine_problems(root: str, directory: str | None = None) -> Iterator[s
 
 def _read_or_empty(path: str) -> bytes | None:
     """Return the content of a file; None if it is missing, b"" if it cannot be read."""
-    try:
-        return read_bytes(path)
-    except FileNotFoundError:
-        return None
-    except OSError:
-        return b""
+    data = try_read_bytes(path)
+    return b"" if data is None and os.path.lexists(path) else data

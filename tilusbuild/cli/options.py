@@ -165,12 +165,15 @@ def find_attester(key: str | None) -> Attest:
     return attest
 
 
-def write_file(path: str, data: bytes) -> None:
-    """Write a file that an option names. Raises `InputError`."""
+def write_file(path: str, data: bytes, *, parents: bool = False) -> None:
+    """Write a file that an option names; with `parents` make its directories. Raises
+    `InputError`."""
     from tilusbuild.errors import input_error
     from tilusbuild.state.files import write_output
 
     try:
+        if parents:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
         write_output(path, data)
     except OSError as error:
         raise input_error(f"{path}: {error.strerror}") from None

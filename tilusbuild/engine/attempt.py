@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from enum import Enum
 from functools import partial
 from queue import SimpleQueue
@@ -206,17 +205,22 @@ def _compile_and_publish(
         raise
     finally:
         if not is_published:
-            with suppress(OSError):
-                stage.discard()
+            stage.discard()
 
 
 def locate_reason(job: Job, reason: str) -> str:
     """Return the first line of a compiler's reason, with its places in the template; the reason as
     it is when the template cannot be read."""
+    return reason and locate_message(job, reason).partition("\n")[0]
+
+
+def locate_message(job: Job, message: str) -> str:
+    """Return a compiler's message with its places in the template; when the template cannot be
+    read, as it may be gone by now, the message keeps the source's places."""
     try:
-        return job.translate_log(reason).partition("\n")[0] if reason else reason
+        return job.translate_log(message)
     except (OSError, TilusbuildError):
-        return reason
+        return message
 
 
 def normalize_status(compiled: Compiled) -> Compiled:

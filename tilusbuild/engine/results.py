@@ -15,12 +15,11 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from tilusbuild.engine.attempt import ProgramAnswer, locate_reason
+from tilusbuild.engine.attempt import ProgramAnswer, locate_message, locate_reason
 from tilusbuild.engine.events import (
     FailureGroup,
     Finished,
@@ -193,10 +192,8 @@ class Results:
     def _make_group(self, members: list[_FailedProgram]) -> FailureGroup:
         """Return the event's group of equal failures; its sample is the first of them."""
         sample = members[0]
-        job, message = sample.job, self._read_log(sample.job, sample.excerpt)
-        # Translating reads the template. If that is gone by now, the log keeps the source's places.
-        with suppress(OSError, TilusbuildError):
-            message = job.translate_log(message)
+        job = sample.job
+        message = locate_message(job, self._read_log(job, sample.excerpt))
         path = f"{self._store.program_path(job.hash)}/module/compile.sh"
         return FailureGroup(
             error=sample.error or sample.reason,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -312,9 +311,7 @@ def _write_measured_file(manifest: Manifest, script: str, rows: Sequence[Measure
     from tilusbuild.plan.measured import format_rows
 
     path = os.path.join(manifest.root, _find_measured_file(manifest, script))
-    with suppress(OSError):  # the write says why
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-    options.write_file(path, format_rows(script, rows).encode())
+    options.write_file(path, format_rows(script, rows).encode(), parents=True)
 
 
 def _fit_programs(

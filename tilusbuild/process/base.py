@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -170,6 +171,13 @@ def start_thread(run: Callable[..., object], *arguments: object) -> threading.Th
     with convert_thread_errors():
         thread.start()
     return thread
+
+
+def shut_down(connection: socket.socket, direction: int = socket.SHUT_RDWR) -> None:
+    """End the traffic of a socket, which wakes the threads that wait for it. Do nothing for one
+    that has lost its peer."""
+    with suppress(OSError):
+        connection.shutdown(direction)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from tilusbuild.process.base import (
     Command,
     CompletedCommand,
     RunnerLostError,
+    shut_down,
     start_thread,
 )
 
@@ -213,8 +214,7 @@ class LocalRunner:
                 pending.cancelled = True
             if self._socket is None or self._owner != os.getpid():
                 return
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_WR)
+            shut_down(self._socket, socket.SHUT_WR)
         if self._reader is not None:
             self._reader.join()
         self._socket.close()
@@ -255,8 +255,7 @@ class LocalRunner:
             self._loss_reason = (
                 self._loss_reason or f"the process that starts compilers does not answer: {error}"
             )
-            with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+            shut_down(self._socket)
             if not isinstance(error, OSError):
                 raise
 
@@ -306,8 +305,7 @@ class LocalRunner:
                 data = b""
             if not data:
                 # The warden has ended, or ends now because of this.
-                with contextlib.suppress(OSError):
-                    channel.shutdown(socket.SHUT_RDWR)
+                shut_down(channel)
                 break
             received += data
             for kind, number, payload in warden.pop_frames(received):

@@ -17,7 +17,6 @@ again, 8 ms of CPU beside the 25 ms of a small kernel.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -29,7 +28,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tilusbuild.process.base import CancelledError, Command, CompletedCommand, start_thread
+from tilusbuild.process.base import (
+    CancelledError,
+    Command,
+    CompletedCommand,
+    shut_down,
+    start_thread,
+)
 from tilusbuild.process.local import LocalRunner, Scope
 
 FRAME = struct.Struct("<I")
@@ -177,8 +182,7 @@ class Resident:
         except BaseException as error:
             self._end = error
         self.ended.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes a thread in accept()
+        shut_down(self._listener)  # wakes a thread in accept()
         self._listener.close()
 
     def kill(self) -> None:

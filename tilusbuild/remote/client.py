@@ -87,14 +87,9 @@ class RemoteCache:
         programs_per_thread = math.ceil(len(programs) / self._backend.width)
         size = max(1, min(self._backend.batch, programs_per_thread))
         batches = [programs[start : start + size] for start in range(0, len(programs), size)]
-        try:
-            while len(self._askers) < min(self._backend.width, len(batches)):
-                self._askers.append(start_thread(self._answer_batches))
-        except OSError:
-            # No more threads can be started. One is enough; without any, no program is fetched, and
-            # the build compiles all of them.
-            if not self._askers:
-                return ()
+        width = min(self._backend.width, len(batches))
+        if not _start_threads(self._askers, width, self._answer_batches):
+            return ()  # the build compiles all of them
         for batch in batches:
             self._to_ask.put(batch)
         return labels.keys()
@@ -262,12 +257,8 @@ class Uploads:
         with self._lock:
             self._waiting += 1
             self._idle_since = None
-        try:
-            while len(self.threads) < min(_SENDERS, self._waiting):
-                self.threads.append(start_thread(self._send_programs))
-        except OSError:
-            if not self.threads:
-                self.guard.break_circuit("no thread can be started")
+        if not _start_threads(self.threads, min(_SENDERS, self._waiting), self._send_programs):
+            self.guard.break_circuit("no thread can be started")
         self._queue.put((program, seconds))
 
     def replace_program(self, program: str) -> None:
@@ -357,6 +348,15 @@ class Uploads:
     def _send_file(self, key: str, data: bytes) -> int:
         self.guard.call_request(lambda: self._backend.send_file(key, data))
         return len(data)
+
+
+def _start_threads(threads: list[threading.Thread], count: int, run: Callable[[], None]) -> bool:
+    """Start threads until `threads` has `count`, or the system allows no more. Return whether it
+    has any: one does the work of all, later."""
+    with suppress(OSError):
+        while len(threads) < count:
+            threads.append(start_thread(run))
+    return bool(threads)
 
 
 def _read_entry_files(entry: Entry) -> dict[str, bytes]:

@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from io import TextIOBase
 from typing import Any, TextIO, cast
 
-from tilusbuild.report.text import spell_out_controls
+from tilusbuild.report.text import find_descriptor, spell_out_controls
 
 _MARKS = (
     (re.compile(r"^((?:\S.*?: )?)(error:)(?= )", re.MULTILINE), r"\1", "1;31"),
@@ -53,7 +53,7 @@ def can_redraw(stream: TextIO, env: Mapping[str, str]) -> bool:
 def _is_capable_terminal(stream: TextIO, env: Mapping[str, str]) -> bool:
     try:
         return stream.isatty() and env.get("TERM", "") not in ("", "dumb", "unknown")
-    except (OSError, ValueError):
+    except ValueError:  # a closed stream
         return False
 
 
@@ -144,8 +144,8 @@ def show_all_characters(environment: Mapping[str, str]) -> Iterator[None]:
     for stream in originals:
         # The parent may share a pipe with us and have made it non-blocking, as Node.js does. Python
         # drops what does not fit into such a pipe when it is full, in the middle of a line.
-        with suppress(OSError, ValueError):
-            os.set_blocking(stream.fileno(), True)
+        if (number := find_descriptor(stream)) is not None:
+            os.set_blocking(number, True)
     streams = [TerminalStream(stream, github=github) for stream in originals]
     sys.stdout, sys.stderr = (cast("TextIO", stream) for stream in streams)
     try:

@@ -117,13 +117,20 @@ class OutputStream:
             silence_stream(self._stream)
 
 
+def find_descriptor(stream: TextIO) -> int | None:
+    """Return the descriptor of a stream; None for one that is closed, or only in memory."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return None
+
+
 def silence_stream(stream: TextIO) -> None:
     """Send the further output of a stream to /dev/null."""
     # The interpreter flushes the stream's buffer at its end. That would raise again, and the exit
     # status would be 120.
-    try:
-        number = stream.fileno()
-    except (OSError, ValueError):
+    number = find_descriptor(stream)
+    if number is None:
         return
     with suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)

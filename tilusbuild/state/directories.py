@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
-from tilusbuild.runtime.regular import try_read_bytes
+from tilusbuild.runtime.regular import try_read_bytes, try_stat
 
 # Linux answers O_NOFOLLOW with O_DIRECTORY for a link with ENOTDIR, not with ELOOP.
 _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -154,7 +154,5 @@ def list_mounts_below(root: str) -> list[str]:
 
 def is_real_directory(path: str) -> bool:
     """Return whether a path is a directory, and not a link to one."""
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except (OSError, ValueError):
-        return False
+    status = try_stat(path, follow=False)
+    return status is not None and stat.S_ISDIR(status.st_mode)

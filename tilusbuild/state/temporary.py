@@ -13,6 +13,7 @@ import re
 import tempfile
 from contextlib import suppress
 
+from tilusbuild.runtime.regular import try_list
 from tilusbuild.state.directories import open_below, remove_tree
 
 _PREFIX = "tilusbuild-tmp-"
@@ -66,10 +67,8 @@ class TemporaryDirectory:
 def _sweep_abandoned(top: str) -> None:
     """Remove directories of ours in `top` whose owner has died: this user's, with a lock that is
     free."""
-    names: list[str] = []
-    with suppress(OSError):  # this user may write to `top`, but perhaps not list it
-        names = os.listdir(top)
-    for name in filter(_NAME.fullmatch, names):
+    # This user may write to `top`, but perhaps not list it.
+    for name in filter(_NAME.fullmatch, try_list(top)):
         # An error for one directory, which is locked or a link, must not end the sweep of others.
         with suppress(OSError), open_below(top, name) as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import Struct
 
+from tilusbuild.runtime.regular import try_stat
 from tilusbuild.state.clock import FileTime
 from tilusbuild.state.stamp import PathContent, read_path_content
 from tilusbuild.watch.observer import Observer, choose_watch_roots, is_editor_temp_file
@@ -180,8 +181,6 @@ class ChangeDetector:
 
 def _is_small(path: str) -> bool:
     """Return whether a path is small enough to be read before a plan has read it."""
-    try:
-        return os.path.getsize(path) <= _MAX_HINTED_SIZE
-    except OSError:
-        # A path that is gone is small. "" is a hint without a path.
-        return bool(path)
+    status = try_stat(path)
+    # A path that is gone is small. "" is a hint without a path.
+    return bool(path) if status is None else status.st_size <= _MAX_HINTED_SIZE
