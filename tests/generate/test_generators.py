@@ -1,5 +1,6 @@
 """Sources that a Python function returns (docs/generators.md)."""
 
+import os
 import random
 import re
 import shutil
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import run_python
 from support.project import Project, needs_cxx
 from tilusbuild.manifest.scanner import import_toml
 from tilusbuild.process.landlock import find_version
@@ -85,6 +87,20 @@ def test_what_a_generator_reads_is_noted(tmp_path: Path, head: str, change: str)
         project.write(change, "VERSION = 2")
     assert project.compiled() == 1
     assert project.compiled() == 0
+
+
+def test_a_search_for_a_library_is_known_and_its_own_directory_no_input(tmp_path: Path) -> None:
+    # Given a process that runs `ldconfig -p`, and asks for a variable with the value of TMPDIR,
+    code = (
+        "import ctypes.util, os; from tilusbuild.generate.reads import ReadsNoter\n"
+        "noter = ReadsNoter(); noter.install(); os.environ['OWN'] = os.environ['TMPDIR']\n"
+        "os.environ['OWN'], ctypes.util.find_library('c'); print(*noter.take_fresh())"
+    )
+    # when its reads are noted, then the cache of libraries is one, and the variable none.
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    reads = run_python(code, env=environment, cwd=tmp_path).stdout.split()
+    assert "file:/etc/ld.so.cache" in reads
+    assert not {"untracked:", "env:OWN", "env:TMPDIR"} & set(reads)
 
 
 def test_random_changes_leave_no_program_out_of_date(tmp_path: Path) -> None:

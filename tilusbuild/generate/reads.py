@@ -8,7 +8,8 @@ old one, and the reader is seen to be out of date.
 A file of an installed package is known by its stamp: importing one opens thousands. Python's own
 library is not noted: its version stands for it. A child process of another program than an
 installed package's may read anything: then `UNTRACKED` is noted, which never holds again. The
-network is refused. `TMPDIR`, where the process may write, is not noted.
+network is refused. `TMPDIR`, where the process may write, is not noted, nor are variables with its
+value.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class ReadsNoter:
         self._outputs: set[str] = set()
         self._state = threading.local()
         self._is_installed = False
+        self._own_directory = ""
         self._unnoted: tuple[str, ...] = (*_SYSTEM, _OWN)
 
     def take_fresh(self) -> dict[str, tuple[str, DeviceStamp | None]]:
@@ -85,14 +87,14 @@ class ReadsNoter:
             return
         self._is_installed = True
         self._unnoted += (os.path.join(os.environ["TMPDIR"], ""),)
+        self._own_directory = digest_read("env:TMPDIR", os.environ)
         noter, environ = self, os.environ
         sys.path_hooks.insert(0, _find_uncached)
         sys.path_importer_cache.clear()
 
         class NotingEnvironment(type(environ)):  # type: ignore[misc]
             def __getitem__(self, name: str) -> str:
-                if name != "TMPDIR":
-                    noter._note("env", str(name))
+                noter._note("env", str(name))
                 return str(super().__getitem__(name))
 
             def values(self) -> Any:
@@ -132,9 +134,8 @@ class ReadsNoter:
             case "ctypes.dlopen" if args[0] and os.sep in str(args[0]):
                 self._note_path("file", args[0])
             case "subprocess.Popen" | "os.posix_spawn" | "os.exec":
-                program = os.path.realpath(os.fsdecode(args[0]))
-                if program.startswith(_SITE):
-                    self._note_path("file", program)
+                if file := _find_input(args[0], args[1]):
+                    self._note_path("file", file)
                 else:
                     self._note("untracked", "")
             case "os.system" | "os.fork" | "os.forkpty":
@@ -171,9 +172,21 @@ class ReadsNoter:
         try:
             self._known.add(name)
             stamp = None if kind in ("env", "untracked") else read_device_stamp(value)
-            self._fresh[name] = digest_read(name, os.environ), stamp
+            digest = digest_read(name, os.environ)
+            if digest != self._own_directory:
+                self._fresh[name] = digest, stamp
         finally:
             self._state.is_busy = False
+
+
+def _find_input(program: Any, arguments: Any) -> str | None:
+    """Return the file that decides what a program reads besides what it is given; None if there is
+    no such file."""
+    # `ctypes.util.find_library` runs it, in an import of PyTorch for one.
+    if list(arguments) == ["/sbin/ldconfig", "-p"]:
+        return "/etc/ld.so.cache"
+    path = os.path.realpath(os.fsdecode(program))
+    return path if path.startswith(_SITE) else None
 
 
 def _list_ancestors(path: str) -> Iterator[str]:

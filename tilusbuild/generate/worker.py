@@ -81,31 +81,9 @@ class LanguageInputs:
     """The manifest's, as expressions."""
 
 
-def call_generator(
-    path: str,
-    name: str,
-    values: Mapping[str, Any],
-    target: Target,
-    language: Mapping[str, Any] | None = None,
-) -> Source | Cubin:
-    """Return the source or the cubin for a schedule's values. The function gets those of `values`
-    and `target` that its parameters name. With `language`, its module gets the function. Raises
-    `GeneratorError`, and what the generator raises."""
-    module = import_file(path)
-    if (function := getattr(module, name, None)) is None or not (callable(function) or language):
-        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise GeneratorError(f"there is no function {name}", hint=did_you_mean(name, functions))
-    if language:
-        arguments_of_language = {
-            name: LanguageArgument(*argument) for name, argument in language["arguments"].items()
-        }
-        inputs = LanguageInputs(
-            arguments_of_language, tuple(language["serves"]), tuple(language["grid"])
-        )
-        compile_kernel = importlib.import_module(language["module"]).generate
-        compiled: Source | Cubin = compile_kernel(function, values, target, inputs)
-        return compiled
-    arguments = {**values, "target": target}
+def call_by_name(function: Any, arguments: Mapping[str, Any]) -> tuple[Any, int | None]:
+    """Return the result of a function, and its line. It gets those of `arguments` that its
+    parameters name. Raises `GeneratorError`, and what the function raises."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     line = None if code is None else code.co_firstlineno
     parameters = inspect.signature(function).parameters.values()
@@ -119,7 +97,37 @@ def call_generator(
                 did_you_mean(parameter.name, arguments, max_listed=len(arguments)),
             )
     names = {parameter.name for parameter in parameters}
-    result = function(**{k: v for k, v in arguments.items() if takes_all or k in names})
+    chosen = {k: v for k, v in arguments.items() if takes_all or k in names}
+    return function(**chosen), line
+
+
+def call_generator(
+    path: str,
+    name: str,
+    values: Mapping[str, Any],
+    target: Target,
+    language: Mapping[str, Any] | None = None,
+) -> Source | Cubin:
+    """Return the source or the cubin for a schedule's values. The function gets those of `values`
+    and `target` that its parameters name. With `language`, its module gets the function. Raises
+    `GeneratorError`, and what the generator raises."""
+    compiler = importlib.import_module(language["module"]) if language else None
+    # Before the import: a language may make its cache then, and may write nowhere else.
+    os.environ.update(dict.fromkeys(getattr(compiler, "CACHES", ()), os.environ["TMPDIR"]))
+    module = import_file(path)
+    if (function := getattr(module, name, None)) is None or not (callable(function) or language):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise GeneratorError(f"there is no function {name}", hint=did_you_mean(name, functions))
+    if language and compiler:
+        arguments_of_language = {
+            name: LanguageArgument(*argument) for name, argument in language["arguments"].items()
+        }
+        inputs = LanguageInputs(
+            arguments_of_language, tuple(language["serves"]), tuple(language["grid"])
+        )
+        compiled: Source | Cubin = compiler.generate(function, values, target, inputs)
+        return compiled
+    result, line = call_by_name(function, {**values, "target": target})
     if isinstance(result, str):
         result = Source(result)
     is_source = isinstance(result, Source) and isinstance(result.text, str)

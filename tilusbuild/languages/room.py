@@ -1,3 +1,8 @@
 """The contributions of this optional room; see `tilusbuild/rooms.py`."""
 
-BRINGS = {"language": {"triton": "tilusbuild.languages.triton"}}
+BRINGS = {
+    "language": {
+        "tilelang": "tilusbuild.languages.tilelang",
+        "triton": "tilusbuild.languages.triton",
+    },
+}

@@ -1,0 +1,103 @@
+"""TileLang's kernels ahead of time (docs/tilelang.md)."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.project import Project
+
+pytest.importorskip("tilelang", reason="there is no TileLang: pip install 'tilusbuild[tilelang]'")
+pytestmark = pytest.mark.nvcc
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tilelang.md").read_text()
+MANIFEST, KERNELS = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
+MANIFEST = MANIFEST.replace("[target", '[build]\ncache-dir = ".cache"\n[target', 1)
+SMALL = MANIFEST.replace("[64, 128]", "[128]").replace("[2, 3]", "[3]")
+# As in TileLang's quickstart: tensors are parameters, and `C` is what a call returns.
+EAGER = """\
+import tilelang
+import tilelang.language as T
+@tilelang.jit
+def matmul(A, B, block_M, num_stages):
+    N, K = T.const("N, K")
+    m = T.dynamic("m")
+    A: T.Tensor((m, K), "float16")
+    B: T.Tensor((K, N), "float16")
+    C = T.empty((m, N), "float16")
+    with T.Kernel(T.ceildiv(N, 128), T.ceildiv(m, block_M), threads=128) as (bx, by):
+        a = T.alloc_shared((block_M, 32), "float16")
+        b = T.alloc_shared((32, 128), "float16")
+        c = T.alloc_fragment((block_M, 128), "float32")
+        T.clear(c)
+        for k in T.Pipelined(T.ceildiv(K, 32), num_stages=num_stages):
+            T.copy(A[by * block_M, k * 32], a)
+            T.copy(B[k * 32, bx * 128], b)
+            T.gemm(a, b, c)
+        T.copy(c, C[by * block_M, bx * 128])
+    return C
+"""
+
+
+def make_project(directory: Path, kernels: str = KERNELS, manifest: str = SMALL) -> Project:
+    """Return a project that may import torch, which other tests hide: TileLang needs it."""
+    project = Project(directory, {"PYTHONPATH": ""})
+    return project.write_all({"tilus.toml": manifest, "kernels.py": kernels})
+
+
+def read_launch(program: Path) -> tuple[str, ...]:
+    """Return grid, block, shared memory and parameters of a program."""
+    text = (program / "program.txt").read_text()
+    return tuple(re.findall(r"^(?:grid|block|smem|parameters) = (.*)", text, re.MULTILINE))
+
+
+def test_the_page_builds_four_programs_and_then_none(tmp_path: Path) -> None:
+    # Given the page's project, when it is built,
+    project = make_project(tmp_path, manifest=MANIFEST)
+    assert project.compiled() == 4
+    # then each program has the launch of its schedule, over the size that the function leaves open,
+    assert set(map(read_launch, project.programs.values())) == {
+        (
+            f"8, ((m + {rows - 1}) // {rows}), 1",
+            "128, 1, 1",
+            str(stages * 64 * (rows + 128)),
+            "A, B, C, m",
+        )
+        for rows in (64, 128)
+        for stages in (2, 3)
+    }
+    # and nothing is left to do.
+    assert project.compiled() == 0
+
+
+def test_a_function_in_the_style_of_the_quickstart_is_the_same_kernel(tmp_path: Path) -> None:
+    launches: list[tuple[str, ...]] = []
+    for name, kernels in {"page": KERNELS, "eager": EAGER}.items():
+        project = make_project(tmp_path / name, kernels)
+        assert project.compiled() == 1
+        launches += map(read_launch, project.programs.values())
+    assert launches[0] == launches[1]
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("kernels.py", ("num_stages,", "num_stages, depth,"), 'asks for "depth"'),
+        ("kernels.py", ("return gemm", "return 1"), "it returned a value of type int"),
+        ("kernels.py", ('T.dynamic("m")', 'T.dynamic("q")'), '"q" is not one of args'),
+        ("tilus.toml", ('args.B = { type = "f16', 'args.B = { type = "bf16'), "B is float16*"),
+        ("tilus.toml", ('"i32"', '"i64"'), "m is int32, not i64"),
+        ("tilus.toml", ('"sm_80"', '["sm_80", "sm_86"]'), "no code for sm_80, sm_86"),
+        ("tilus.toml", ('"sm_80"', '"sm_90a"'), "it needs a TMA descriptor, A_desc"),
+        ("tilus.toml", ("py:matmul", "py:T"), "T: it is not a function"),
+    ],
+)
+def test_a_mistake_is_one_error(
+    tmp_path: Path, file: str, change: tuple[str, str], message: str
+) -> None:
+    project = make_project(tmp_path)
+    project.edit(file, *change)
+    shown = project.run("build", status=2).err
+    assert message in shown
+    assert shown.count("error:") == 1
+    assert "Traceback" not in shown
