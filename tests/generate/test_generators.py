@@ -11,6 +11,7 @@ import pytest
 
 from support.processes import run_python
 from support.project import Project, needs_cxx
+from tilusbuild.generate.reads import digest_read
 from tilusbuild.manifest.scanner import import_toml
 from tilusbuild.process.landlock import find_version
 
@@ -101,6 +102,36 @@ def test_a_search_for_a_library_is_known_and_its_own_directory_no_input(tmp_path
     reads = run_python(code, env=environment, cwd=tmp_path).stdout.split()
     assert "file:/etc/ld.so.cache" in reads
     assert not {"untracked:", "env:OWN", "env:TMPDIR"} & set(reads)
+
+
+def test_of_a_package_that_looks_at_all_variables_only_its_own_are_noted(tmp_path: Path) -> None:
+    # Given an installed package that goes through the variables on import, and in a function,
+    (tmp_path / "pack.py").write_text(
+        "import os\ndef look(): return dict(os.environ.items())\nlook()"
+    )
+    code = (
+        "from tilusbuild.generate import reads\n"
+        f"reads._SITE = ({f'{tmp_path}/'!r},); noter = reads.ReadsNoter(); noter.install()\n"
+        "import pack; print(*noter.take_fresh()); pack.look(); print(*noter.take_fresh())"
+    )
+    environment = {"TMPDIR": "/nowhere", "PACK_SIZE": "2", "OLDPWD": "/"}
+    # when the project imports it, and then calls the function,
+    lines = run_python(code, env=environment, cwd=tmp_path).stdout.splitlines()
+    # then the import has read the package's variables, and the call all of them.
+    on_import, in_call = ({n for n in line.split() if n[:4] == "env:"} for line in lines)
+    assert "env:PACK_SIZE" in on_import
+    assert "env:OLDPWD" in in_call - on_import
+
+
+def test_a_cache_that_a_build_makes_is_no_new_name(tmp_path: Path) -> None:
+    (tmp_path / "gen.py").touch()
+    digest = digest_read(f"dir:{tmp_path}", {})
+    for name in ("__pycache__", ".cache"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".cache/CACHEDIR.TAG").touch()
+    assert digest_read(f"dir:{tmp_path}", {}) == digest
+    (tmp_path / "new").mkdir()
+    assert digest_read(f"dir:{tmp_path}", {}) != digest
 
 
 def test_random_changes_leave_no_program_out_of_date(tmp_path: Path) -> None:

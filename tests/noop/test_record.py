@@ -110,6 +110,16 @@ def test_inputs_may_be_relative_or_lie_where_no_directory_is(tree, monkeypatch) 
     assert noop.check_record(data, NAME, {}) is None
 
 
+def test_a_directory_with_a_slash_at_its_end_may_get_other_names(tree: Path) -> None:
+    path = f"{tree}/in/"
+    data = write.make_record(NAME, SUMMARY, {path: read_device_stamp(path)}, {}, FileTime(0))
+    assert data is not None
+    (tree / "in/new").touch()
+    assert noop.check_record(data, NAME, {}) == SUMMARY
+    (tree / "in").rename(tree / "elsewhere")
+    assert noop.check_record(data, NAME, {}) is None
+
+
 def test_is_not_made_when_an_input_is_young_or_an_entry_is_missing(tree: Path) -> None:
     assert made(tree, started=time.time_ns() - 10**10) is None
     (tree / "out/q/lib.so").unlink()

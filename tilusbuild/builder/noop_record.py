@@ -308,7 +308,8 @@ def make_record(
     they were before they were read. `is_whole` is asked for each prefix and word of `entries` that
     changed after the start: a part of it that was removed since would be recorded as missing.
     """
-    if not all(stamp.is_settled(started) for stamp in inputs.values()):
+    stamps_that_count = (stamp for path, stamp in inputs.items() if not path.endswith(os.sep))
+    if not all(stamp.is_settled(started) for stamp in stamps_that_count):
         return None
     groups = _group_by_directory(inputs)
     unsettled: set[tuple[str, str]] = set()
@@ -340,12 +341,16 @@ def make_record(
 
 
 def _group_by_directory(inputs: Mapping[str, DeviceStamp]) -> list[_Group]:
-    """Return the inputs as groups, each of one directory."""
+    """Return the inputs as groups, each of one directory. Of an input with a slash at its end it
+    counts only that it is a directory, which a check of its group changes to."""
     # A check changes to the directory of a group, as the system finds a name in the working
     # directory sooner than a whole path. The first group, "", has whole paths and no directory: of
     # missing files, whose directory may be missing, too, and of relative paths.
     directories: dict[str, tuple[list[str], list[Stamp]]] = {"": ([], [])}
     for path, (stamp, _) in sorted(inputs.items()):
+        if path.endswith(os.sep):
+            directories.setdefault(path, ([], []))
+            continue
         directory, name = os.path.split(path)
         stays_whole = stamp == ABSENT or not name or not os.path.isabs(path)
         prefix = "" if stays_whole else os.path.join(directory, "")

@@ -23,7 +23,8 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 from tilusbuild.runtime.regular import sha256_file
@@ -31,9 +32,12 @@ from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import DeviceStamp, read_device_stamp
 
 UNTRACKED = "untracked:"
+DIRECTORY = "directory"
+"""The digest of a directory that was asked for as a file: its names do not count."""
 _SITE = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_WALK = ItemsView.__iter__.__code__
 _SPAWN: Any = subprocess.Popen._posix_spawn.__code__  # type: ignore[attr-defined]
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
 _NETWORK = tuple(
@@ -52,15 +56,20 @@ def digest_read(name: str, environment: Mapping[str, str]) -> str:
         return repr(tuple(read_device_stamp(value).stamp))
     try:
         if kind == "dir":
-            # Python writes this directory beside the modules that it imports.
-            return sha256_text("\0".join(sorted({*os.listdir(value)} - {"__pycache__"})))
+            with os.scandir(value) as entries:
+                return sha256_text("\0".join(sorted(e.name for e in entries if not _is_cache(e))))
         if kind == "file" and os.path.isdir(value):
-            return "directory"
+            return DIRECTORY
         if kind == "file":
             return sha256_file(value)
     except OSError:
         return ""
     return os.urandom(16).hex()
+
+
+def _is_cache(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a cache, which a first import or build adds."""
+    return entry.name == "__pycache__" or os.path.exists(os.path.join(entry.path, "CACHEDIR.TAG"))
 
 
 class ReadsNoter:
@@ -94,7 +103,8 @@ class ReadsNoter:
 
         class NotingEnvironment(type(environ)):  # type: ignore[misc]
             def __getitem__(self, name: str) -> str:
-                noter._note("env", str(name))
+                if not _is_looked_past(name, sys._getframe(1)):
+                    noter._note("env", str(name))
                 return str(super().__getitem__(name))
 
             def values(self) -> Any:
@@ -187,6 +197,21 @@ def _find_input(program: Any, arguments: Any) -> str | None:
         return "/etc/ld.so.cache"
     path = os.path.realpath(os.fsdecode(program))
     return path if path.startswith(_SITE) else None
+
+
+def _is_looked_past(name: str, frame: FrameType | None) -> bool:
+    """Return whether an installed package goes through all variables while it is imported, as tqdm
+    does, and this one has not the beginning of its own: the package's name."""
+    if frame is None or frame.f_code is not _WALK or (frame := frame.f_back) is None:
+        return False
+    path = frame.f_code.co_filename
+    parts = (path[len(site) :].split(os.sep)[0] for site in _SITE if path.startswith(site))
+    package = next(parts, "").removesuffix(".py").lower()
+    # Called by the project, it may look for names of the project's.
+    while frame is not None and frame.f_code.co_filename.startswith((*_SITE, *_STANDARD)):
+        frame = frame.f_back
+    is_import = frame is not None and frame.f_code.co_filename.startswith("<frozen importlib")
+    return bool(package) and is_import and not name.lower().startswith(package)
 
 
 def _list_ancestors(path: str) -> Iterator[str]:

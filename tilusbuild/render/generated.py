@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
-from tilusbuild.generate.reads import UNTRACKED, digest_read
+from tilusbuild.generate.reads import DIRECTORY, UNTRACKED, digest_read
 from tilusbuild.process.base import Command, Sandbox
 from tilusbuild.process.landlock import find_version
 from tilusbuild.process.local import LocalRunner, name_signal
@@ -193,7 +193,9 @@ class GeneratedRenderer(Renderer):
                     self._workers.environment.get(value)
                 elif stamp is not None:
                     numbers, device = stamp
-                    self._stamps.setdefault(value, DeviceStamp(Stamp(*numbers), device))
+                    self._stamps.setdefault(
+                        self.resolve_path(name), DeviceStamp(Stamp(*numbers), device)
+                    )
 
     def _make_diagnostic(
         self, template: str, values: Mapping[str, Any], answer: Mapping[str, Any]
@@ -224,18 +226,20 @@ class GeneratedRenderer(Renderer):
         if template in self._digests:
             return self._digests[template]
         if template not in self._current:
-            kind, _, value = template.partition(":")
-            if kind != "env":
-                self._stamps.setdefault(value, read_device_stamp(value))
+            stamp = read_device_stamp(template.partition(":")[2])
             self._current[template] = digest_read(template, self._workers.environment)
+            if not template.startswith("env:"):
+                self._stamps.setdefault(self.resolve_path(template), stamp)
         return self._current[template]
 
     def resolve_path(self, template: str) -> str:
-        """Return the path of something that was read; for a variable the working directory's root,
-        which is not an input."""
+        """Return the path of something that was read, with a slash at the end for a directory whose
+        names do not count; for a variable the working directory's root, which is not an input."""
         kind, colon, value = template.partition(":")
         if not colon:
             return super().resolve_path(template)
+        if DIRECTORY in (self._digests.get(template), self._current.get(template)):
+            return os.path.join(value, "")
         return value if kind in ("file", "dir", "stamp") else os.sep
 
     @property

@@ -91,7 +91,9 @@ class PathStates:
 
 
 def _list_names(directory: str) -> frozenset[str]:
-    return frozenset(name for name in os.listdir(directory) if not is_editor_temp_file(name))
+    """Return the names that count: none of a path that ends with a slash."""
+    names = [] if directory.endswith(os.sep) else os.listdir(directory)
+    return frozenset(name for name in names if not is_editor_temp_file(name))
 
 
 class ChangeDetector:
