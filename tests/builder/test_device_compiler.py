@@ -10,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from support.fake_engine import Listener
 from support.processes import wait_until
 from tilusbuild.builder.build import build_project
-from tilusbuild.builder.project import Project
+from tilusbuild.builder.project import Project, collect_refusals
 from tilusbuild.engine.running import BuildConfig
 from tilusbuild.errors import InputError
 from tilusbuild.plan.model import PlanSelection
@@ -221,6 +222,7 @@ WITH_HOST_CODE = MANIFEST.partition("launch =")[0].replace("kernel =", "entry ="
     ("text", "message"),
     [
         (MANIFEST.replace('"sm_90a"', '["sm_80", "sm_90"]'), "need libnvfatbin beside NVRTC"),
+        (MANIFEST.replace('m_90a"', 'm_90a"\ncompress = true'), "compress needs libnvfatbin"),
         (WITH_HOST_CODE, "there is no .*/bin/nvcc"),  # which stays nvcc's
     ],
 )
@@ -228,6 +230,19 @@ def test_what_needs_more_than_nvrtc_is_refused(directory, fake, text, message) -
     (directory / "tilus.toml").write_text(text)
     with fake(PATH="/usr/bin:/bin") as project, pytest.raises(InputError, match=message):
         project.make_plan(PlanSelection())
+
+
+@pytest.mark.nvcc
+def test_code_is_packed_only_where_all_drivers_unpack_it(directory: Path, opened: Opened) -> None:
+    (directory / "tilus.toml").write_text(MANIFEST.replace('m_90a"', 'm_90a"\ncompress = true'))
+    with opened("nvcc") as project:
+        (spec,) = (each.spec for each in project.make_plan(PlanSelection()).instances)
+    cuda = spec.toolchain.cuda
+    assert cuda is not None
+    older = {"": replace(spec.toolchain, cuda=replace(cuda, version="12.9.86"))}
+    (refusal,) = collect_refusals(spec.manifest, [("scale", spec.target)], older)
+    assert refusal.message == "compress needs CUDA 13 or later, not 12.9.86"
+    assert (refusal.place and refusal.place.line) == 9
 
 
 @pytest.mark.nvcc

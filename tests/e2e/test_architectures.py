@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.project import Project, head
+from tilusbuild.binary.fatbin import extract_cubins
 
 pytestmark = pytest.mark.nvcc
 
@@ -78,6 +79,27 @@ def test_one_more_architecture_is_one_compile_more(
     environment = {**os.environ, "PYTHON": sys.executable}  # it has NVRTC's wheel
     subprocess.run([module / "compile.sh"], check=True, env=environment)
     assert (module / "lib.so").read_bytes() == library
+
+
+@pytest.mark.parametrize("compiler", ["nvcc", "nvrtc"])
+def test_code_is_packed_without_another_compile(compiler: str, tmp_path: Path) -> None:
+    # Given a built project, when its code is to be compressed,
+    project = make_project(tmp_path, compiler)
+    assert compiles(project) == 1
+    ((_, plain),) = project.libraries.items()
+    project.edit("tilus.toml", 'arch = "sm_80"', 'arch = "sm_80"\ncompress = true')
+    assert compiles(project) == 0
+    # then another library has the same cubin in fewer bytes, as `verify` finds again,
+    (packed,) = (library for library in project.libraries.values() if library != plain)
+    before, after = *extract_cubins(plain), *extract_cubins(packed)
+    assert before.data == after.data
+    assert after.image.size < before.image.size // 2
+    assert "2 programs compiled again, 0 not reproduced" in project.run("verify", "--rebuild").out
+    # and `preflight` knows which drivers unpack it.
+    project.run("package", "--format", "dir")
+    words = ("preflight", "dist/p-0.1.0", "--device", "sm_80", "--driver")
+    assert "made with CUDA 13" in project.run(*words, "12.9", status=1).out
+    project.run(*words, "13.0")
 
 
 def test_another_launch_of_the_same_source_is_only_linked(tmp_path: Path) -> None:

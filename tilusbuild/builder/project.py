@@ -299,6 +299,7 @@ def collect_refusals(
         toolchain = toolchains[manifest.toolchain_of(script, target.name)]
         pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
         refusals += _find_refused_archs(manifest, target, pipeline, toolchain)
+        refusals += _find_refused_compression(manifest, target, pipeline, toolchain)
         refusals += _find_missing_cudart(manifest, script, target, toolchain)
         refusals += _find_refused_flags(manifest, script, target.name, pipeline)
         refusals += _find_refused_standard(manifest, script, target.name, pipeline)
@@ -318,6 +319,26 @@ def _find_refused_archs(
         prefix = f"toolchain {toolchain.name}: " if toolchain.name else ""
         for diagnostic in error.diagnostics:
             yield diagnostic._replace(message=prefix + diagnostic.message, place=place)
+
+
+def _find_refused_compression(
+    manifest: Manifest, target: Target, pipeline: Pipeline, toolchain: Toolchain
+) -> Iterator[Diagnostic]:
+    """Yield a diagnostic if the code of a target cannot be packed, or need not be unpacked by a
+    driver that runs it otherwise."""
+    compilers = {"nvcc": toolchain.cuda, "NVRTC": toolchain.nvrtc}
+    compiler = compilers.get(pipeline.compiler)
+    if not target.compress or compiler is None:
+        return
+    problem = hint = ""
+    if compiler.release < (13, 0):
+        problem = f"compress needs CUDA 13 or later, not {compiler.version}"
+        hint = "the first drivers of CUDA 12 do not unpack code: leave compress out"
+    elif pipeline.compiler == "NVRTC" and not toolchain.fingerprint_joiner:
+        problem = "compress needs libnvfatbin beside NVRTC"
+        hint = "pip install 'tilusbuild[nvrtc]'"
+    if problem:
+        yield Diagnostic(problem, manifest.locate_value("target", target.name, "compress"), hint)
 
 
 def _find_missing_cudart(

@@ -140,6 +140,8 @@ class Options(Struct, frozen=True):
     """The `-march` of host code; None for x86-64-v2 or armv8-a."""
     cudart: str = "static"
     """How host code gets the CUDA runtime: "static" or "shared"."""
+    compress: bool = False
+    """Whether device code is packed: `list_compression`."""
 
 
 class PartOptions(Struct, frozen=True):

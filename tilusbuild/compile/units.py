@@ -81,7 +81,9 @@ class UnitSteps(Struct):
         does."""
         archs = tuple(arch for arch in recipe.archs if arch.name == name)
         # The commands of a program that has this architecture alone are those of the key.
-        steps = recipe.pipeline.list_commands(replace(recipe, archs=archs, ptx=False))
+        options = replace(recipe.options, compress=False)
+        alone = replace(recipe, archs=archs, ptx=False, options=options)
+        steps = recipe.pipeline.list_commands(alone)
         key = self._use_key(recipe, [word for step in steps if step.code for word in step.argv])
 
         def make_compressed() -> bytes:

@@ -74,6 +74,9 @@ def _check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
         checks.add_value_error((*path, "arch"), message, hint)
     elif target.ptx and target.is_cpu:
         checks.add_key_error((*path, "ptx"), "a cpu target has no PTX", "leave ptx out")
+    elif target.compress and target.is_cpu:
+        message = "a cpu target has no device code to compress"
+        checks.add_key_error((*path, "compress"), message, "leave compress out")
     elif target.ptx and all_known:
         try:
             format_gencode(target.list_archs(), ptx=True)

@@ -314,6 +314,9 @@ class TargetSection(Table, frozen=True):
     """One architecture as nvcc spells it, an array of several for one binary, or `cpu`."""
     ptx: bool = False
     """Also embed PTX, which the driver compiles on later GPUs."""
+    compress: bool = False
+    """Pack device code by zstd, which drivers unpack when they load the code. Needs a toolkit of
+    CUDA 13 or later. Cubins of generators are not packed."""
     flags: Annotated[tuple[Text, ...], Key(examples=[["-Xptxas", "-O3"]])] = ()
     """Arguments for the compiler of this target, after those of `[build]`. For `cpu` that is the
     host compiler."""

@@ -314,6 +314,7 @@ def _make_options(
         std=manifest.std_for(script, target.name),
         host_march=manifest.toolchain_for(script, target.name).host_march or baseline,
         cudart=manifest.cudart_for(script, target.name),
+        compress=target.compress,
     )
 
 

@@ -33,6 +33,7 @@ class Target(Struct, frozen=True):
     archs: tuple[Arch, ...]
     ptx: bool
     facts: Mapping[str, Value]
+    compress: bool = False
 
     @property
     def kind(self) -> str:
@@ -197,6 +198,7 @@ def make_target(manifest: Manifest, name: str) -> Target:
         archs=tuple(sorted(declared.list_archs(), key=lambda a: (a.number, a.suffix))),
         ptx=declared.ptx,
         facts=dict(declared.facts),
+        compress=declared.compress,
     )
 
 

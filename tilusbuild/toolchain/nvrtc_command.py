@@ -9,7 +9,7 @@ command alone.
     nvrtc_command.py [--library FILE] cubin SOURCE NAME OUTPUT [OPTION…]
     nvrtc_command.py [--library FILE] both SOURCE NAME CUBIN PTX [OPTION…]
                                       (--kernel=NAME: the symbol of a C++ name to kernel.s)
-    nvrtc_command.py [--library FILE] fatbin OUTPUT [KIND:ARCH:FILE…]
+    nvrtc_command.py [--library FILE] fatbin [-OPTION…] OUTPUT [KIND:ARCH:FILE…]
     nvrtc_command.py [--library FILE] --confine LANDLOCK READ… -- WRITE… -- VERB…
     nvrtc_command.py [--library FILE] identify | headers
     nvrtc_command.py [--library FILE] --serve ADDRESS
@@ -128,7 +128,7 @@ def run_command(
         return status, log
     verb, arguments = argv[0] if argv else "", argv[1:]
     if verb == "fatbin" and arguments:
-        return nvrtc_library.join_images(nvrtc, arguments[0], arguments[1:])
+        return nvrtc_library.join_images(nvrtc, arguments)
     if verb == "identify" and not arguments:
         archs = " ".join(map(str, nvrtc.list_archs()))
         return 0, f"{nvrtc.version[0]}.{nvrtc.version[1]}\n{archs}\n".encode()

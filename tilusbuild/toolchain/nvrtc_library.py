@@ -185,8 +185,9 @@ def _skip_number(data: bytearray, offset: int) -> int:
     return offset + 1
 
 
-def join_images(nvrtc: Nvrtc, output: str, images: list[str]) -> tuple[int, bytes]:
-    """Write a fat binary of cubins and PTX, each given as KIND:ARCH:FILE, to the path `output`.
+def join_images(nvrtc: Nvrtc, words: list[str]) -> tuple[int, bytes]:
+    """Write a fat binary of cubins and PTX. `words` are options of libnvfatbin, the path of the
+    output, and KIND:ARCH:FILE of each image.
 
     Return (status, log). Raises `UnusableError` without libnvfatbin, and `OSError`.
     """
@@ -198,8 +199,11 @@ def join_images(nvrtc: Nvrtc, output: str, images: list[str]) -> tuple[int, byte
         )
     library = ctypes.CDLL(paths[0])
     handle, size = ctypes.c_void_p(), ctypes.c_size_t()
-    options = (ctypes.c_char_p * 1)(b"-64")
-    statuses = [library.nvFatbinCreate(ctypes.byref(handle), options, ctypes.c_size_t(1))]
+    options = [b"-64", *(word.encode() for word in words if word.startswith("-"))]
+    count = len(options)
+    output, *images = words[count - 1 :]
+    array = (ctypes.c_char_p * count)(*options)
+    statuses = [library.nvFatbinCreate(ctypes.byref(handle), array, ctypes.c_size_t(count))]
     for image in images:
         kind, arch, path = image.split(":", 2)
         with open(path, "rb") as file:

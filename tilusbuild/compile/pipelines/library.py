@@ -30,6 +30,7 @@ from tilusbuild.compile.pipelines.nvcc import (
     DRIVER_STEPS,
     NvccPipeline,
     build_link_command,
+    list_compression,
     list_runtime_arguments,
     select_runtime_fingerprint,
 )
@@ -202,7 +203,7 @@ def _list_device_link_steps(recipe: Recipe) -> Iterator[Step]:
     if recipe.part.rdc:
         # nvcc compiles a stub here, whose temporary name would be in the library.
         options = ("-ccbin", "{cxx}", "-dlink", "-Xcompiler", "-fPIC", *_KEEP_INTERMEDIATES)
-        archs = format_gencode(recipe.archs, ptx=recipe.ptx)
+        archs = (*format_gencode(recipe.archs, ptx=recipe.ptx), *list_compression(recipe))
         inputs = (_NO_INPUT, "-Xnvlink", f"-optf={LINK_INPUTS}")
         words = (DEVICE_LINKER, *options, *archs, *inputs, "-o", _DEVICE_OBJECT)
         yield Step("device link", words, _DEVICE_OBJECT)

@@ -96,7 +96,15 @@ _KERNEL_LINK = ("-shared", *LIBRARY_FLAGS, *ONE_SEGMENT_FLAGS, "--hash-style=gnu
 
 def choose_image_name(recipe: Recipe) -> str:
     """Return the name of the file of device code that is linked."""
-    return "program.fatbin" if len(recipe.archs) > 1 or recipe.ptx else "program.cubin"
+    is_fatbin = len(recipe.archs) > 1 or recipe.ptx or recipe.options.compress
+    return "program.fatbin" if is_fatbin else "program.cubin"
+
+
+def list_compression(recipe: Recipe) -> tuple[str, ...]:
+    """Return the option of nvcc, fatbinary and libnvfatbin of CUDA 13 that packs all code by zstd
+    if the recipe asks for it. Drivers unpack it since CUDA 12.4 (NVIDIA CUDA Compiler Driver 13.0,
+    `--compress-mode`)."""
+    return ("-compress-mode=size",) if recipe.options.compress else ()
 
 
 class KernelPipeline(Pipeline):
@@ -193,6 +201,7 @@ class NvccPipeline(Pipeline):
             "{nvcc}",
             mode,
             *code,
+            *(list_compression(recipe) if mode == "-c" else ()),
             "-ccbin",
             "{cxx}",
             f"-std={recipe.options.std}",
@@ -294,7 +303,7 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
             if with_ptx:
                 images.append(f"--image3=kind=ptx,sm={number},file={ptx}")
         if is_fatbin:
-            join = ("{fatbinary}", f"--create={image}", "-64", *images)
+            join = ("{fatbinary}", f"--create={image}", "-64", *list_compression(recipe), *images)
             steps.append(Step("fatbinary", join, image, of_program=False))
         return steps
 

@@ -28,7 +28,12 @@ from tilusbuild.compile.model import (
     Step,
     Tools,
 )
-from tilusbuild.compile.pipelines.nvcc import KernelPipeline, choose_image_name, has_line_info
+from tilusbuild.compile.pipelines.nvcc import (
+    KernelPipeline,
+    choose_image_name,
+    has_line_info,
+    list_compression,
+)
 from tilusbuild.compile.steps import CUDA_HEADERS, format_defines, protect_user_flags
 from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.process.base import OnWorker
@@ -170,13 +175,13 @@ class KernelNvrtc(KernelPipeline):
             command = _build_compile_command(recipe, arch.name, outputs)
             steps.append(Step("device", command, outputs[0], code=arch.name))
         if is_fatbin:
-            argv = ("{nvrtc}", "fatbin", image, *images)
+            argv = ("{nvrtc}", "fatbin", *list_compression(recipe), image, *images)
             steps.append(Step("fatbin", argv, image, of_program=False))
         return steps
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
-        has_several_images = len(recipe.archs) > 1 or recipe.ptx
-        joiner = toolchain.fingerprint_joiner if has_several_images else ()
+        is_joined = choose_image_name(recipe).endswith(".fatbin")
+        joiner = toolchain.fingerprint_joiner if is_joined else ()
         return (*joiner, *toolchain.fingerprint_nvrtc)
 
     def list_header_directories(self, toolchain: Toolchain) -> HeaderDirectories:
