@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilusbuild.binary.cubin import KernelUsage, PtxasUsage, parse_ptxas, read_cubin
+from tilusbuild.binary.cubin import KernelUsage, PtxasUsage, parse_ptxas, read_cubin, read_toolkit
 from tilusbuild.binary.elf import BinaryError, read_needs
 from tilusbuild.binary.fatbin import CodeImage, extract_cubins, read_archs
 
@@ -32,6 +32,13 @@ def test_without_a_note_that_agrees_with_the_header_there_is_no_suffix(
 ) -> None:
     data = sample("cuda13_sm_100f.cubin").replace(b"-arch sm_100f", note)
     assert read_archs(data)[0].arch == "sm_100"
+
+
+def test_a_cubin_names_its_toolkit_or_the_first_of_its_abi(sample: Sample) -> None:
+    newer = sample("cuda13_sm_100f.cubin")
+    assert read_toolkit(newer) == "13.0.88"
+    assert read_toolkit(newer.replace(b".note.nv.tk", b".note.nv.no")) == "13.0"
+    assert read_toolkit(sample("cuda12_sm_80.cubin")) == "12.0"
 
 
 @pytest.mark.parametrize(

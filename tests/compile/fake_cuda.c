@@ -117,7 +117,8 @@ int cuPointerGetAttribute(void *value, int attribute, uint64_t pointer) {
     *(int *)value = pointer >> 40 == 7 ? 1 : 2;
     return 0;
   }
-  if (attribute != 9) return 1;
+  if (attribute == 3) *(uint64_t *)value = pointer;
+  if (attribute != 9) return attribute != 3;
   *(int *)value = (int)(pointer >> 40); /* tests put the device into the address */
   return 0;
 }
@@ -276,6 +277,25 @@ int cuTensorMapEncodeTiled(unsigned char *map, int type, unsigned rank, void *ad
       interleave, swizzle, promotion, fill, (uintptr_t)map % 64 == 0);
   return 0;
 }
+
+/* What Triton's launcher calls, too. Limits and sizes are 0, and a block may have 1024 threads. */
+int cuCtxGetLimit(size_t *value, int limit) { (void)limit; *value = 0; return 0; }
+int cuCtxSetLimit(int limit, size_t value) { (void)limit; (void)value; return 0; }
+int cuCtxSetCurrent(context *current) { depth = 1; stack[0] = current; return 0; }
+int cuFuncGetAttribute(int *value, int attribute, void *function) {
+  (void)function;
+  *value = attribute ? 0 : 1024;
+  return 0;
+}
+int cuFuncSetAttribute(void *function, int attribute, int value) { (void)function; (void)attribute; (void)value; return 0; }
+int cuFuncSetCacheConfig(void *function, int config) { (void)function; (void)config; return 0; }
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+  say("cuModuleGetFunction %s", name);
+  *function = module;
+  return 0;
+}
+int cuModuleLoadData(void **module, const void *image) { (void)image; *module = (void *)0x3000; return 0; }
+int cuModuleUnload(void *module) { (void)module; return 0; }
 
 /* For the tests: a context of the thread's own. */
 void fake_make_current(int device) { stack[depth++] = &own[device]; }

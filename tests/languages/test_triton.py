@@ -1,16 +1,22 @@
 """Triton's kernels ahead of time (docs/triton.md)."""
 
+import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+import tvm_ffi
+import typing_extensions
 
+from support.dlpack import ON_GPU
 from support.project import Project, needs_cxx
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tilusbuild[triton]'")
 
+DRIVER = Path(__file__).parents[1] / "compile" / "fake_cuda.c"
 PAGE = (Path(__file__).parents[2] / "docs" / "triton.md").read_text()
 MANIFEST, KERNELS = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
 MANIFEST = MANIFEST.replace("[target", '[build]\ncache-dir = ".cache"\n[target', 1)
@@ -27,6 +33,26 @@ for arch, block, warps in ((a, b, w) for a in (80, 90) for b in (1024, 2048) for
     target = GPUTarget("cuda", arch, 32)
     kernel = triton.compile(source, target, dict(num_warps=warps))
     print(kernel.asm["cubin"].hex(), warps * 32, kernel.metadata.shared)
+"""
+# A call by Triton's own launcher, and one by a wheel, on devices that a made up driver has.
+OWN_CALL = """\
+from kernels import softmax
+
+class Memory:
+    dtype = "float32"
+    def __init__(self, address):
+        self.data_ptr = lambda: address
+
+softmax[(3,)](Memory(1 << 20), Memory(2 << 20), 3, 1008, BLOCK=1024, num_warps=4)
+"""
+WHEEL_CALL = f"""\
+import ctypes, sys
+{ON_GPU}
+sys.path.append(sys.argv[1])
+import softmax
+from softmax._runtime import device
+device.may_have_cuda = lambda: True  # it looks into /dev, where a made up driver leaves nothing
+softmax.load("softmax")(OnGpu(0, 1 << 20, 3, 1008), OnGpu(0, 2 << 20, 3, 1008))
 """
 
 
@@ -90,6 +116,43 @@ def test_what_serves_does_not_promise_is_not_assumed(project: Project, tmp_path:
     # then only a promise makes a parameter divisible.
     assert sources["one"][0].count("tt.divisibility = 16") == 3
     assert "tt.divisibility" not in sources["less"][0]
+
+
+def test_a_wheel_without_triton_launches_as_triton_does(project: Project, tmp_path: Path) -> None:
+    # Given a wheel in an environment with nothing but its dependency,
+    project.build()
+    project.run("package", "--format", "wheel")
+    (wheel,) = (project.directory / "dist").glob("*.whl")
+    environment = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(environment)
+    for module in (tvm_ffi.__path__[0], typing_extensions.__file__):
+        (environment / Path(module).name).symlink_to(module)
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", DRIVER, "-o", library], check=True)
+
+    def launch(journal: Path, *argv: object, **variables: str) -> list[str]:
+        made_up = {
+            "FAKE_CUDA_ARCHS": "80",
+            "FAKE_CUDA_PARAMETERS": "ptr ptr i32 i32 ptr ptr",
+            "FAKE_CUDA_JOURNAL": str(journal),
+            "LD_LIBRARY_PATH": str(tmp_path),
+        }
+        command = [sys.executable, *map(str, argv)]
+        subprocess.run(command, cwd=project.directory, env={**made_up, **variables}, check=True)
+        return [line for line in journal.read_text("latin-1").splitlines() if "launch" in line]
+
+    # when it launches a kernel, and Triton launches its own,
+    ours = launch(tmp_path / "ours", "-I", "-S", "-c", WHEEL_CALL, environment, PATH="/nowhere")
+    triton = {"TRITON_LIBCUDA_PATH": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    theirs = launch(tmp_path / "theirs", "-c", OWN_CALL, **triton, PATH=os.environ["PATH"])
+    # then the driver gets the same grid, block, shared memory and parameters.
+    assert len(ours) == 1
+    assert ours == theirs
+    # A driver of before the CUDA of Triton's ptxas is refused.
+    package = f"{environment}/softmax/tilus"
+    project.run("preflight", package, "--device", "sm_80", "--driver", "13.9")
+    refused = project.run("preflight", package, "--device", "sm_80", "--driver", "11.8", status=1)
+    assert "made with CUDA 1" in refused.out
 
 
 @pytest.mark.parametrize(

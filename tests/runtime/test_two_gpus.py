@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.dlpack import TENSOR
+from support.dlpack import ON_GPU
 from support.marks import record
 from support.processes import run_python
 from support.project import Project, head
@@ -67,27 +67,12 @@ from tilusbuild.runtime.errors import LoadError
 device.may_have_cuda = lambda: True  # it looks into /dev, where a made up driver leaves nothing
 
 """
-    + TENSOR
-    + """\
-class OnGpu:
-    "A vector in memory that nobody looks at."
-
-    def __init__(self, index, size):
-        self.shape, self.device, self.index = (size,), f"cuda:{index}", index
-        self.sizes = (ctypes.c_int64 * 1)(size)
-        self.tensor = Tensor(1 << 20, Device(2, index), 1, Type(2, 32, 1),
-                             ctypes.addressof(self.sizes), None, 0, None, None)
-
-    def __dlpack_device__(self):
-        return 2, self.index
-
-    def __dlpack__(self, **options):
-        return new(ctypes.addressof(self.tensor), b"dltensor", None)
-
+    + ON_GPU
+    + """
 fill = tilusbuild.load("fill", where=sys.argv[1])
 for index, size in json.loads(sys.argv[2]):
     try:
-        given = np.zeros(size, "f4") if index < 0 else OnGpu(index, size)
+        given = np.zeros(size, "f4") if index < 0 else OnGpu(index, 1 << 20, size)
         fill(given)
         print("chosen", "and ran" if index < 0 and given.any() else "")
     except LoadError as error:

@@ -18,6 +18,27 @@ new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p,
 """
 """After `import ctypes`: `Device`, `Type`, `Tensor`, and `new`, which makes a capsule."""
 
+ON_GPU = (
+    TENSOR
+    + """\
+class OnGpu:
+    "An array of floats in memory that nobody looks at."
+
+    def __init__(self, index, address, *shape):
+        self.shape, self.device, self.index = shape, f"cuda:{index}", index
+        self.sizes = (ctypes.c_int64 * len(shape))(*shape)
+        self.tensor = Tensor(address, Device(2, index), len(shape), Type(2, 32, 1),
+                             ctypes.addressof(self.sizes), None, 0, None, None)
+
+    def __dlpack_device__(self):
+        return 2, self.index
+
+    def __dlpack__(self, **options):
+        return new(ctypes.addressof(self.tensor), b"dltensor", None)
+"""
+)
+"""After `import ctypes`: the above, and `OnGpu`, an array on a device of the made up driver."""
+
 FLOATS = (
     TENSOR
     + """\

@@ -35,6 +35,9 @@ _PARAMETER, _ALL_PARAMETERS = 0x17, 0x19
 # In the header's flags: the suffix "a", before and since version 8 of the ABI.
 _OLD_FLAG_A, _FLAG_A = 0x800, 0x8
 
+_ABI_OF_CUDA_13 = 8  # the version in the header's `ident`; 7 up to CUDA 12
+# Such as `Cuda compilation tools, release 13.0, V13.0.88`.
+_TOOLKIT = re.compile(rb"Cuda compilation tools, [^\0]*V(\d+(?:\.\d+)+)")
 _ARCH_OPTION = re.compile(rb"-arch[ =](sm_(\d{2,3})[af]?)(?![0-9a-z])")
 
 
@@ -94,8 +97,7 @@ def read_cubin_arch(elf: Elf) -> str:
     The header has its number. The suffix is in the note of ptxas since CUDA 12.8, and before that
     in a flag for `a`.
     """
-    abi_version = elf.ident[8]  # 7 up to CUDA 12, 8 since CUDA 13
-    if abi_version < 8:
+    if elf.ident[8] < _ABI_OF_CUDA_13:
         number, flag_a = elf.flags & 0xFF, _OLD_FLAG_A
     else:
         number, flag_a = elf.flags >> 8 & 0xFFFF, _FLAG_A
@@ -108,6 +110,16 @@ def read_cubin_arch(elf: Elf) -> str:
             if int(digits) == number:
                 return str(name, "ascii")
     return f"sm_{number}a" if elf.flags & flag_a else f"sm_{number}"
+
+
+def read_toolkit(data: bytes) -> str:
+    """Return the version of the CUDA toolkit that made a cubin: that of ptxas' note, else the first
+    one whose drivers load cubins of its ABI. Raises `BinaryError`."""
+    elf = open_cubin(data)
+    note = elf.find_section(".note.nv.tkinfo")
+    if note is not None and (match := _TOOLKIT.search(elf.read_section(note)[:4096])):
+        return match[1].decode()
+    return "12.0" if elf.ident[8] < _ABI_OF_CUDA_13 else "13.0"
 
 
 def _group_by_symbol(elf: Elf) -> dict[int, dict[int, int]]:

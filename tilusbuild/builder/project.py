@@ -326,8 +326,7 @@ def _find_refused_compression(
 ) -> Iterator[Diagnostic]:
     """Yield a diagnostic if the code of a target cannot be packed, or need not be unpacked by a
     driver that runs it otherwise."""
-    compilers = {"nvcc": toolchain.cuda, "NVRTC": toolchain.nvrtc}
-    compiler = compilers.get(pipeline.compiler)
+    compiler = toolchain.find_device_compiler(pipeline.compiler)
     if not target.compress or compiler is None:
         return
     problem = hint = ""

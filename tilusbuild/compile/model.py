@@ -448,6 +448,11 @@ class Pipeline(ABC):
 
     # What others ask
 
+    def find_toolkit(self, recipe: Recipe) -> str | None:
+        """Return the version of the CUDA toolkit that made the program's code, if that is not the
+        toolchain's; else None."""
+        return None
+
     def find_source_command(self, recipe: Recipe) -> tuple[str, ...]:
         """Return the command that reads the source, for editors. Raises `ValueError` for none."""
         return next(step.argv for step in self.list_commands(recipe) if SOURCE in step.argv)

@@ -439,6 +439,8 @@ def describe_program(recipe: Recipe, compiled: Compiled) -> Mapping[str, Any]:
     }
     if (product := recipe.pipeline.product) != PRODUCT:
         meta["product"] = f"module/{product}"
+    if compiled.images and (toolkit := recipe.pipeline.find_toolkit(recipe)):
+        meta["toolkit"] = toolkit
     launch = recipe.launch
     if launch is not None:
         smem = launch.smem.substitute(recipe.constants)

@@ -7,6 +7,7 @@ place or time. `tilusbuild.runtime.script` reads it. Expressions in it are trees
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -35,6 +36,7 @@ from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.script import SCHEMA, Script, parse_description
 from tilusbuild.runtime.sealed import seal_json, unseal_json
 from tilusbuild.signature.model import Argument
+from tilusbuild.toolchain.cuda import parse_release
 from tilusbuild.toolchain.host import list_flag_features
 
 ProgramMeta = Mapping[str, Any]
@@ -61,7 +63,7 @@ def make_script_json(
             "kind": instance.target.kind,
             "archs": [arch.name for arch in instance.target.archs],
             "ptx": instance.target.ptx,
-            "toolkit": _find_toolkit_version(instance.spec),
+            "toolkit": _find_toolkit_version(instance.spec, metas),
             "machine": instance.spec.toolchain.host.machine,
             **({"isa": sorted(cpu_features)} if cpu_features else {}),
         },
@@ -105,12 +107,15 @@ def describe_unserved(script: Script, sizes: Iterable[Mapping[str, Value]]) -> I
             yield str(error)
 
 
-def _find_toolkit_version(spec: InstanceSpec) -> str | None:
-    """Return the version of the CUDA toolkit that compiles the device code; None without device
-    code."""
-    cuda = spec.toolchain.cuda if spec.pipeline.launcher.cuda else None
-    compiler = cuda if spec.pipeline.host_code else spec.toolchain.nvrtc
-    return compiler.version if compiler is not None else None
+def _find_toolkit_version(spec: InstanceSpec, metas: Sequence[ProgramMeta | None]) -> str | None:
+    """Return the version of the newest CUDA toolkit that made code of the programs; None without
+    device code."""
+    compiler = spec.toolchain.find_device_compiler(spec.pipeline.compiler)
+    versions = [] if compiler is None else [compiler.version]
+    # Of programs from a remote cache, any text.
+    texts = sorted({str(meta.get("toolkit")) for meta in metas if meta})
+    versions += [text for text in texts if re.fullmatch(r"\d{1,9}(\.\d{1,9})+", text, re.ASCII)]
+    return max(versions, key=parse_release, default=None)
 
 
 def _find_level(instance: PlannedInstance) -> int:

@@ -316,11 +316,11 @@ def read_wheel_releases(root: str) -> Mapping[str, str]:
 def find_mixed_releases(releases: Mapping[str, str], nvcc_version: str) -> str | None:
     """Return a phrase that names the wheels which are missing or of another release than nvcc; None
     if all fit. `releases` are versions by wheel."""
-    release = _parse_release(nvcc_version)
+    release = parse_release(nvcc_version)
     problems = [
         f"{name} {releases[name]}" if name in releases else f"no {name}"
         for name in _WHEELS_OF_RELEASE
-        if name not in releases or _parse_release(releases[name]) != release
+        if name not in releases or parse_release(releases[name]) != release
     ]
     return f"nvcc is {nvcc_version}, but there is {', '.join(problems)}" if problems else None
 
@@ -328,10 +328,11 @@ def find_mixed_releases(releases: Mapping[str, str], nvcc_version: str) -> str |
 def format_pip_command(nvcc_version: str) -> str:
     """Return the command that installs an nvcc of this version with the wheels that NVIDIA's own
     cuda-toolkit pins beside it."""
-    release = ".".join(map(str, _parse_release(nvcc_version)))
+    release = ".".join(map(str, parse_release(nvcc_version)))
     toolkit = f"cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]=={release}.*"
     return f"pip install {_WHEELS_OF_RELEASE[0]}=={nvcc_version} '{toolkit}'"
 
 
-def _parse_release(version: str) -> tuple[int, ...]:
+def parse_release(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version's release: (13, 0) of "13.0.88"."""
     return tuple(int(part) for part in version.split(".")[:2])

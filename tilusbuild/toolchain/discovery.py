@@ -160,6 +160,11 @@ class Toolchain(Struct, frozen=True, eq=False):
         toolkit = self.cuda.include_dirs if cuda and self.cuda else ()
         return HeaderDirectories(toolkit, self.host.compiler_headers, self.host.system_headers)
 
+    def find_device_compiler(self, name: str) -> Cuda | NvrtcLibrary | None:
+        """Return the compiler of device code that pipelines call "nvcc" or "NVRTC"; None for
+        another one, and without it."""
+        return {"nvcc": self.cuda, "NVRTC": self.nvrtc}.get(name)
+
     def list_watched_paths(self) -> tuple[str, ...]:
         """Return the paths of all tools. While none of the files changes, the toolchain is the
         same."""

@@ -21,6 +21,11 @@ class KernelCubin(KernelPipeline):
     def can_compile(self, target: str, has_kernel: bool, device_compiler: str) -> bool:
         return target == "cuda" and has_kernel and device_compiler == "none"
 
+    def find_toolkit(self, recipe: Recipe) -> str:
+        from tilusbuild.binary.cubin import read_toolkit
+
+        return read_toolkit(_encode_cubin(recipe))
+
     def list_device_steps(self, recipe: Recipe, image: str) -> list[Step]:
         return []
 
