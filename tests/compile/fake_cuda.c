@@ -176,6 +176,11 @@ int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
   usleep(500); /* another thread's turn, if it may */
   return 0;
 }
+int cuMemsetD8Async(uint64_t to, unsigned char byte, size_t bytes, void *stream) {
+  START("cuMemsetD8Async");
+  say("fill %zu bytes at %#llx with %d stream=%p", bytes, (unsigned long long)to, byte, stream);
+  return 0;
+}
 int cuStreamIsCapturing(void *stream, int *status) {
   (void)stream;
   START("cuStreamIsCapturing");

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.recipes import make_recipe
+from support.recipes import SAXPY, make_recipe
 from tilusbuild.compile.checks import find_launch_problem
 from tilusbuild.compile.launcher import format_launcher
 from tilusbuild.expr import parse_expression
@@ -573,3 +573,23 @@ class TestConstants:
         cpu = make_recipe("cpu", arguments=dict(self.ARGUMENTS), out=())
         plain = {k: v[0] if isinstance(v, tuple) else v for k, v in self.ARGUMENTS.items()}
         assert format_launcher(cpu) == format_launcher(make_recipe("cpu", arguments=plain, out=()))
+
+
+def test_a_workspace_is_zeroed_on_the_stream_of_the_launch(driver, link):
+    # Given a kernel with locks, a lock for each block,
+    locks = {"bytes": parse_expression("4 * cdiv(n, 256)"), "zeroed": True}
+    recipe = make_recipe(arguments={**SAXPY, "locks": ("void*", locks)})
+    memory = {"dtype": "u8", "shape": [16], "data": 3 << 20}
+    # when calls have them, in enough memory, in too little, and nowhere,
+    answer = driver.call(
+        link(recipe),
+        {"packed": [*CALL["packed"], memory]},
+        {"packed": [*CALL["packed"], {**memory, "shape": [15]}]},
+        {"packed": [*CALL["packed"], None]},
+    )
+    # then the first call fills them, and the others end before a launch.
+    assert [error for error, _ in answer.answers] == [0, -1, -1]
+    assert "of 15 bytes, and 16 are needed" in answer.answers[1][1]
+    assert 'workspace "locks" is null, and 16 bytes are needed' in answer.answers[2][1]
+    assert driver.lines("fill") == ["fill 16 bytes at 0x300000 with 0 stream=(nil)"]
+    assert len(driver.lines("launch")) == 1

@@ -184,9 +184,9 @@ def test_one_library_for_one_program_that_is_used(copied, monkeypatch) -> None:
     opened: list[str] = []
     load = library._open_cached_launcher
 
-    def noted(path: str) -> Any:
+    def noted(path: str, script: Any) -> Any:
         opened.append(path)
-        return load(path)
+        return load(path, script)
 
     monkeypatch.setattr(library, "_open_cached_launcher", noted)
     kernel = tilusbuild.load("mark", where=copied.cache)

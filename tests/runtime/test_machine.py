@@ -45,7 +45,7 @@ LOADER = "Failed to load dynamic shared library /c/lib.so: "
     ],
 )
 def test_the_loaders_reason_decides_on_the_class(copied, monkeypatch, reason, kind) -> None:
-    def refuse(path: str) -> None:
+    def refuse(path: str, script: object) -> None:
         raise RuntimeError(LOADER + reason)
 
     monkeypatch.setattr(library, "open_launcher", refuse)
@@ -71,7 +71,7 @@ def test_a_missing_library_is_named(copied: Marks, tmp_path: Path) -> None:
     path = Path(script.get_library_path(script.first_program))
     link_missing(path, tmp_path)
     with pytest.raises(MissingLibraryError, match=r"libtilusgone\.so\.1: cannot open"):
-        library._open_cached_launcher(str(path))
+        library._open_cached_launcher(str(path), script)
 
 
 @pytest.fixture

@@ -142,6 +142,7 @@ def _format_source(
         *tables,
         _read_part("messages.c"),
         _read_part("checks.c"),
+        _read_part("workspaces.c") if signature.workspaces else "",
         _EXPRESSION_FAILED
         if dims.expressions or any(source for _, source in geometry_texts)
         else "",
@@ -153,7 +154,8 @@ def _format_source(
         _format_geometry_function(geometry_texts)
         if kind.starts_kernel
         else _format_template_call(kind, symbol, arguments),
-        "" if is_launch_exported else _format_plain_launch(arguments),
+        "" if is_launch_exported else _format_plain_function(_PLAIN_LAUNCH, arguments),
+        _format_plain_function(_PLAIN_WORKSPACE, arguments) if signature.workspaces else "",
     ]
     return "\n".join(part for part in parts if part)
 
@@ -179,9 +181,12 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
     "TL_STRIDES": lambda argument: argument.strides is not None,
     "TL_POINTER": lambda argument: argument.dtype == POINTER,
     "TL_STRUCT": lambda argument: is_struct(argument.dtype),
-    "TL_EXPRESSIONS": lambda argument: any(
-        not isinstance(dim, int | str) for dim in argument.dims or ()
+    "TL_EXPRESSIONS": lambda argument: (
+        argument.bytes is not None
+        or any(not isinstance(dim, int | str) for dim in argument.dims or ())
     ),
+    "TL_WORKSPACES": lambda argument: argument.bytes is not None,
+    "TL_ZEROED": lambda argument: argument.zeroed,
     "TL_NEW_FLOATS": lambda argument: argument.dtype in ("f8e8m0", "f4e2m1x2"),
 }
 _ATTRIBUTES = "TL_ATTRIBUTES"  # of a launch with attributes
@@ -192,9 +197,12 @@ _CONSTANTS = "TL_CONSTANTS"  # of arguments that are copied to variables of the 
 
 def _check_supported(kind: LauncherKind, symbol: str, signature: Signature) -> None:
     """Raise `ValueError` for a name that lib.so exports itself, and for too many dimensions."""
-    is_exported = symbol in EXPORTS and not kind.starts_kernel
+    exports = (*EXPORTS, "workspace") if signature.workspaces else EXPORTS
+    is_exported = symbol in exports and not kind.starts_kernel
     # A host function called `launch` has the exported function's own C type, and is that function.
-    if is_exported and not (kind.passes_stream and symbol == "launch"):
+    # It would not get its workspaces zeroed.
+    may_be_launch = kind.passes_stream and not any(a.zeroed for a in signature.workspaces)
+    if is_exported and not (may_be_launch and symbol == "launch"):
         raise ValueError(
             f'the function cannot be called "{symbol}" on {kind.part}: '
             "lib.so exports a function of that name"
@@ -286,8 +294,22 @@ static {result} tl_call_template(const tl_value *value{stream}) {{
 """
 
 
-def _format_plain_launch(arguments: tuple[Argument, ...]) -> str:
-    """Return the exported C function `launch`, which takes plain values and pointers."""
+_PLAIN_LAUNCH = (
+    "launch",
+    "void *stream",
+    "(tl_check_plain(&call)) return -1;\n  return tl_start(&call, stream, 1);",
+)
+_PLAIN_WORKSPACE = (
+    "workspace",
+    "int64_t *bytes",
+    "(tl_check_ranges(&call)) return -1;\n  return tl_count_workspaces(&call, bytes);",
+)
+
+
+def _format_plain_function(function: tuple[str, str, str], arguments: tuple[Argument, ...]) -> str:
+    """Return an exported C function, which takes plain values and pointers. `function` has its
+    name, its last parameter, and the end of its body."""
+    name, last_parameter, end = function
     parameters = [f"{format_c_type(argument)} a{i}" for i, argument in enumerate(arguments)]
     stores = []
     for i, argument in enumerate(arguments):
@@ -301,12 +323,11 @@ def _format_plain_launch(arguments: tuple[Argument, ...]) -> str:
             stores.append(f"  call.number[{i}] = {cast}a{i};")
     body = "\n".join(stores)
     return f"""\
-TL_EXPORT int launch({", ".join([*parameters, "void *stream"])}) {{
+TL_EXPORT int {name}({", ".join([*parameters, last_parameter])}) {{
   tl_call call;
   tl_begin(&call);
 {body}
-  if (tl_check_plain(&call)) return -1;
-  return tl_start(&call, stream, 1);
+  if {end}
 }}
 """
 

@@ -77,12 +77,14 @@ class DimensionTable:
         """Return a computed dimension as C. Raises `ValueError` for one that is not an integer."""
         try:
             if dim.find_c_type() == "float":
-                raise ValueError(f"dimension {dim.canonical} is not an integer: use //")
+                raise ValueError(f"{dim.canonical} is not an integer: use //")
             return dim.to_c(self._numbers)
         except ExprError as error:
-            raise ValueError(f"dimension {dim.canonical}: {error.message}") from None
+            raise ValueError(f"{dim.canonical}: {error.message}") from None
 
 
+# Of C's malloc, and so of every allocator, in bytes: the kernel may read vectors of this size.
+_WORKSPACE_ALIGN = 16
 # A struct in the table of arguments. It is passed to the launcher by its address.
 _STRUCT = DataType(
     name="struct", kind="struct", code=255, bits=0, c="const void *", cuda="", numpy="", struct=""
@@ -110,17 +112,20 @@ def format_argument_tables(
         low, high = _find_range(argument)
         shape = () if argument.dims == ANY_SHAPE else argument.dims
         rank = "TL_SCALAR" if shape is None else str(len(shape))
+        align = data_type.bytes if argument.bytes is None else _WORKSPACE_ALIGN
         try:
-            first_dimension = dims.add_rows(shape or ())
+            # A workspace, which is a scalar, has one row: its size.
+            first_dimension = dims.add_rows(shape or filter(None, [argument.bytes]))
         except ValueError as error:
             raise LaunchError(str(error), "args", argument.name) from None
         rows.append(
             f"  {{{add_text(argument.name)}, {add_text(argument.format_type())}, {data_type.code}, "
             f"{data_type.bits}, {rank}, {int(argument.is_passed)}, {first_dimension}, "
-            f"{argument.align or data_type.bytes}, {format_c_int(low)}, {format_c_int(high)}}},"
+            f"{argument.align or align}, {format_c_int(low)}, {format_c_int(high)}}},"
         )
     strides = [dims.add_rows(a.strides) if a.strides is not None else _NO_ROW for a in arguments]
     optional_flags = [int(argument.optional) for argument in arguments]
+    workspaces = [int(a.bytes is not None) + int(a.zeroed) for a in arguments]
     struct_bytes = [parse_struct(a.dtype).size if is_struct(a.dtype) else 0 for a in arguments]
     any_shape_flags = [int(argument.dims == ANY_SHAPE) for argument in arguments]
     empty = "  {0},"  # C has no arrays without elements
@@ -136,6 +141,7 @@ def format_argument_tables(
             *_format_number_table("int16_t", "tl_strides", strides, _NO_ROW, always=always_strides),
             *_format_number_table("uint8_t", "tl_optional", optional_flags, 0),
             *_format_number_table("uint8_t", "tl_any_shape", any_shape_flags, 0),
+            *_format_number_table("uint8_t", "tl_workspace", workspaces, 0),
             *_format_number_table(
                 "uint16_t", "tl_struct_bytes", struct_bytes, 0, always=always_structs
             ),

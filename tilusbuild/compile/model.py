@@ -50,7 +50,7 @@ LINK_OPTIONS, LINK_INPUTS = "link.txt", "objects.txt"
 """The files of the words of a link: the linker's options, and the objects."""
 
 EXPORTS_MAP = "exports.map"
-EXPORTS_MAP_TEXT = "{ global: __tvm_ffi_launch; launch; launch_error; local: *; };\n"
+EXPORTS_MAP_TEXT = "{ global: __tvm_ffi_*; launch; launch_error; workspace; local: *; };\n"
 
 
 class Launch(Struct, frozen=True):

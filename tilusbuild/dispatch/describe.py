@@ -142,6 +142,7 @@ def _describe_argument(argument: Argument) -> dict[str, Any]:
         **({"inout": True} if argument.inout else {}),
         **({"optional": True} if argument.optional else {}),
         **({"constant": True} if argument.constant else {}),
+        **({"workspace": True} if argument.bytes is not None else {}),
     }
 
 

@@ -80,6 +80,7 @@ class _SourceWriter:
         self.u64_names = {a.name for a in script.arguments if a.dtype == "u64" and a.dims is None}
         """The u64 arguments: a choice takes only those of their values that an int64_t has."""
         self.names = {name: f"size[{i}]" for i, name in enumerate(self.sizes)}
+        self.has_workspaces = any(argument.workspace for argument in script.arguments)
         self.given_sizes = [name for name in self.sizes if not is_alignment(name)]
         """The parameters of `_select`. The alignments, which follow them, are the largest there."""
 
@@ -327,6 +328,26 @@ static int td_serves(int program, const int64_t *size) {{
         # A level leaves programs out: then a program's number is not its index in the C tables.
         if max(self.index_of) > 0x7FFFFFFF:
             raise NoDispatcherError(f"{self.script.label}: a program's number does not fit a C int")
+
+        def write_call(function: str, kind: str, last: str, field: str) -> str:
+            """Return the C function that calls a function of the chosen program, with the same
+            arguments. The last one is `last`, of the type `kind`."""
+            return f"""\
+TD_EXPORT int {function}({arguments}{kind}{last}) {{
+  const int64_t size[] = {{{size_values}}};
+  td_functions *chosen = NULL;
+  int source, program;
+  td_message[0] = 0;
+  td_last = NULL;{range_checks}
+  program = td_choose(td_table_of(td_current_device()), size, &source);
+  td_last = chosen = program < 0 ? NULL : td_open(program);
+  return chosen ? ((int (*)({types}{kind}))chosen->{field})({argument_names}{last}) : -1;
+}}
+"""
+
+        workspace = ""
+        if self.has_workspaces:
+            workspace = write_call(f"{name}_workspace", "int64_t *", "bytes", "workspace")
         return f"""\
 static int td_number(int table, const int64_t *size) {{
   static const int numbers[] = {{{", ".join(map(str, self.index_of))}}};
@@ -351,17 +372,8 @@ TD_EXPORT const char *{name}_source({sizes or "void"}) {{
   return td_sources[source];
 }}
 
-TD_EXPORT int launch({arguments}void *stream) {{
-  const int64_t size[] = {{{size_values}}};
-  td_functions *chosen = NULL;
-  int source, program;
-  td_message[0] = 0;
-  td_last = NULL;{range_checks}
-  program = td_choose(td_table_of(td_current_device()), size, &source);
-  td_last = chosen = program < 0 ? NULL : td_open(program);
-  return chosen ? ((int (*)({types}void *))chosen->plain)({argument_names}stream) : -1;
-}}
-
+{write_call("launch", "void *", "stream", "plain")}
+{workspace}\
 TD_EXPORT const char *launch_error(void) {{
   const td_functions *last = td_last;
   return last ? last->error() : td_message;
@@ -388,6 +400,13 @@ TD_EXPORT const char *{name}_error(void) {{ return launch_error(); }}
             tensors = ", ".join(self.sizes[len(self.given_sizes) :])
             assumption = f"/* Where sizes alone are given, {tensors} is {MAX_ALIGNMENT}. */\n"
         arguments = "".join(f"{format_c_type(a)} {a.name}, " for a in self.script.arguments)
+        workspace = ""
+        if self.has_workspaces:
+            names = ", ".join(a.name for a in self.script.arguments if a.workspace)
+            workspace = (
+                f"\n/* Store the bytes that a launch with these arguments needs of {names}."
+                f" Pointers may be null. */\nint {name}_workspace({arguments}int64_t *bytes);"
+            )
         guard = f"TILUSBUILD_{name.upper()}_H"
         return f"""\
 /* Written by tilusbuild: the interface of lib{self.script.name}.so. */
@@ -409,7 +428,7 @@ const char *{name}_source({sizes});
 void {name}_on_nearest(void (*hook)(void));
 
 /* Choose and launch. 0 is success; anything else: {name}_error(). */
-int {name}_launch({arguments}void *stream);
+int {name}_launch({arguments}void *stream);{workspace}
 const char *{name}_error(void);
 
 #ifdef __cplusplus

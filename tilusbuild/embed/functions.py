@@ -84,15 +84,23 @@ def write_library_sources(
             f" throw std::runtime_error({prefix}_error());\n}}"
         )
         types = "".join(f"{_to_c_type(a).strip()}, " for a in function.arguments)
-        definitions.append(
-            f"{_write_tables(function)}"
-            f"int {full_name}({parameters}void *stream) {{\n"
-            f"  int (*launch)({types}void *);\n"
+        calls = [("", "launch", "void *", "stream")]
+        if names := [a.name for a in function.arguments if a.workspace]:
+            calls.append(("_workspace", "workspace", "int64_t *", "bytes"))
+            declarations.append(
+                f"/* Store the bytes that such a call needs of {', '.join(names)}. Pointers may be"
+                f" null. */\n{_EXPORT} int {full_name}_workspace({parameters}int64_t *bytes);"
+            )
+        definitions.append(_write_tables(function))
+        definitions += [
+            f"int {full_name}{suffix}({parameters}{kind}{last}) {{\n"
+            f"  int (*call)({types}{kind});\n"
             f"  const tk_opened *opened = tk_open(&tk_{function.name});\n"
             "  if (!opened) return -1;\n"
-            "  memcpy(&launch, &opened->launch, sizeof launch);\n"
-            f"  return tk_done(opened, launch({argument_names}stream));\n}}\n"
-        )
+            f"  memcpy(&call, &opened->{field}, sizeof call);\n"
+            f"  return tk_done(opened, call({argument_names}{last}));\n}}\n"
+            for suffix, field, kind, last in calls
+        ]
     head = f"/* Written by tilusbuild: the kernels of {name}. */\n"
     guard = f"TILUSBUILD_{prefix.upper()}_H"
     header = (
@@ -153,7 +161,7 @@ def _write_tables(function: _Function) -> str:
         devices = f"tk_devices_{name}"
         text += f"static const tk_device {devices}[] = {{{device_rows}{{0, 0}}}};\n"
     label = format_c_string(format_instance_name(scripts[0].name, scripts[0].params))
-    fields = f"{label}, tk_codes_{name}, {devices}, {{{{0, 0}}}}"
+    fields = f"{label}, tk_codes_{name}, {devices}, {{{{0, 0, 0}}}}"
     return f"{text}static tk_kernel tk_{name} = {{{fields}}};\n"
 
 

@@ -391,7 +391,8 @@ def _mark_outputs(section: ScriptSection, out: Sequence[int] | None) -> Mapping[
     range, and for an argument that cannot be an output."""
     if out is None:
         return section.args
-    passed = [a for a in make_signature(section).arguments if a.is_passed]
+    arguments = make_signature(section).arguments
+    passed = [a for a in arguments if a.is_passed and a.bytes is None]
     for index in out:
         if not -len(passed) <= index < len(passed):
             raise input_error(

@@ -8,7 +8,7 @@ from msgspec import field
 from tilusbuild.manifest.script_sections import parse_cached
 from tilusbuild.manifest.table import Key, Table, ValueFault
 from tilusbuild.manifest.values import ExprSource, Text
-from tilusbuild.runtime.dtypes import TENSOR_MAP
+from tilusbuild.runtime.dtypes import POINTER, TENSOR_MAP
 from tilusbuild.signature.model import Argument, SignatureError, Tile
 from tilusbuild.signature.parsing import parse_argument
 
@@ -104,6 +104,9 @@ class Arg(Table, frozen=True):
     reset: bool = False
     """`true`: `run` and `tune` restore the content of this `inout` tensor before each launch. The
     measured time excludes it. Use it for counters and semaphores."""
+    bytes: Annotated[ExprSource | None, Key(examples=["4 * m * n * splits"])] = None
+    """Of a `void*`: the size of a workspace, memory that calls may leave out. An expression over
+    sizes and constants. With `init = "zeros"` it holds zeros at each launch, else anything."""
     tensor_map: Annotated[Text | None, Key(examples=["a"])] = None
     """The tensor of this tensor map, for sm_90 and later. The parameter is a `const
     __grid_constant__ CUtensorMap`, which the launcher makes. Leave out `type`. The functions of
@@ -149,8 +152,11 @@ def make_argument(name: str, arg: Arg) -> Argument:
             raise SignatureError(message, hint=_MAP_HINT)
     if arg.reset and not arg.inout:
         raise SignatureError('"reset" is for tensors that are `inout`: others are not read')
+    init = arg.init if arg.bytes is not None else None
+    if init is not None and init.kind != "zeros":
+        raise SignatureError('a workspace holds anything before a launch, or init = "zeros"')
     low, high = arg.bounds or (None, None)  # None: any value
-    return parse_argument(
+    argument = parse_argument(
         Argument(
             name,
             arg.type,
@@ -163,8 +169,13 @@ def make_argument(name: str, arg: Arg) -> Argument:
             strides=arg.strides,
             is_parameter=arg.parameter,
             constant=name if arg.constant is True else arg.constant or "",
+            bytes=None if arg.bytes is None else parse_cached(arg.bytes),
+            zeroed=init is not None,
         )
     )
+    if argument.bytes is not None and (argument.dtype != POINTER or argument.constant):
+        raise SignatureError('"bytes" is the size of a workspace, which has the type "void*"')
+    return argument
 
 
 _TENSOR_MAP_DEFAULTS = {
@@ -180,7 +191,7 @@ def _make_tensor_map(name: str, arg: Arg, tensor: str) -> Argument:
     """Return the argument of a tensor map. Raises `SignatureError` for keys of other arguments."""
     tensor_keys = (arg.out, arg.inout, arg.bounds, arg.align, arg.optional, arg.strides)
     has_other_keys = (
-        any((*tensor_keys, arg.constant, arg.init, arg.reset)) or arg.type != TENSOR_MAP
+        any((*tensor_keys, arg.constant, arg.init, arg.reset, arg.bytes)) or arg.type != TENSOR_MAP
     )
     if has_other_keys or arg.box is None:
         rule = "has a box" if arg.box is None else "has no type and no key of a tensor"

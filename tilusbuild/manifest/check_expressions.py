@@ -114,6 +114,8 @@ def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]
         if arg.tensor_map is not None:
             yield from _list_table_sites(("args", name), arg, _TENSOR_MAP_KEYS)
         yield from _list_table_sites(("args", name, "init"), arg.init, _INIT_KEYS)
+        if arg.bytes is not None:
+            yield ("args", name, "bytes"), arg.bytes, _CALL_SECTIONS
     yield from _list_table_sites(("prune",), script.prune, _PRUNE_KEYS)
     yield from _list_table_sites(("launch",), script.launch, _LAUNCH_KEYS)
     yield from _list_table_sites(("launch",), override.launch, _LAUNCH_KEYS)
@@ -278,7 +280,7 @@ def _locate_name(checks: Checks, path: Path, source: str, name: str) -> Place:
 
 # A message and a hint.
 _Problem: TypeAlias = tuple[str, str | None]
-STRIDE_HINT = "dispatch depends on shapes and integers that are passed"
+STRIDE_HINT = "dispatch and bytes depend on shapes and integers that are passed"
 
 
 def _explain_name(
@@ -290,7 +292,7 @@ def _explain_name(
     says where the name is declared: in a section that is not visible, as an argument, for another
     target only, or nowhere.
     """
-    if name in scope.strides and not {"dispatch", "serves"}.isdisjoint(path):
+    if name in scope.strides and not {"dispatch", "serves", "bytes"}.isdisjoint(path):
         return f'"{name}" is a stride', STRIDE_HINT
     if any(name in scope.sections[section] for section in visible_sections):
         return None
@@ -307,7 +309,7 @@ def _explain_name(
     if name in scope.sections["sizes"]:
         return (
             f'"{name}" is an argument: it is not known until the kernel is called',
-            "only grid, block, smem, cluster and dispatch depend on arguments",
+            "only grid, block, smem, cluster, bytes and dispatch depend on arguments",
         )
     if name in scope.arguments:
         return f'"{name}" is not an integer argument', "expressions see integer arguments only"

@@ -362,12 +362,12 @@ def _resolve_signature(
             keys.append(error.argument)
         place = manifest.locate_key(*keys)
         raise InputError(Diagnostic(error.message, place, error.hint)) from None
-    # A tile may depend on the target and on the schedule. Only the target is known here, so the
-    # names of the schedule stay in it.
+    # A tile and the size of a workspace may depend on the target and on the schedule. Only the
+    # target is known here, so the names of the schedule stay in them.
     arguments = []
     for argument in signature.arguments:
         if argument.tile is not None:
             tile = argument.tile.substitute_constants(target_names)
             argument = replace(argument, tile=tile)
         arguments.append(argument)
-    return Signature(tuple(arguments))
+    return Signature(tuple(arguments)).substitute_bytes({**params, **target_names})

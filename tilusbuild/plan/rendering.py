@@ -240,7 +240,8 @@ def _make_program(
     if is_cubin:
         unit_kernels = ()
     symbol = parts.get("symbol") or valued.name_symbol(values)
-    signature = valued.select_parameters(spec.signature, parts.get("parameters"))
+    signature = spec.signature.substitute_bytes(values)
+    signature = valued.select_parameters(signature, parts.get("parameters"))
     flags = valued.make_flags(shared_values)
     defines = valued.make_defines(dict(spec.recipe.options.defines), shared_values)
     # A macro of the command may name a header, and a generated header may include one, so headers

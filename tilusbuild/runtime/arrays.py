@@ -46,19 +46,22 @@ def bind_arguments(script: Script, args: Sequence[Any], named: Mapping[str, Any]
     with as many values as parameters, or with an output by name, gives all outputs. Raise
     `TypeError` for unknown, missing and surplus arguments.
     """
-    parameters = list_call_arguments(script)
+    every = list_call_arguments(script)
+    # A call by position gives the workspaces only if it gives all arguments.
+    gives_all = len(args) + len(named) == len(every)
+    parameters = [a for a in every if gives_all or not a.workspace or a.name in named]
     inputs = [argument for argument in parameters if not argument.out]
-    unknown = named.keys() - {argument.name for argument in parameters}
+    unknown = named.keys() - {argument.name for argument in every}
     if unknown:
         word = min(unknown)
-        hint = did_you_mean(word, [a.name for a in parameters]) or "none is like it"
+        hint = did_you_mean(word, [a.name for a in every]) or "none is like it"
         raise TypeError(f"{script.name}() has no argument {word!r}: {hint}")
     is_complete = len(args) + len(named) == len(parameters)
     gives_outputs = is_complete or any(a.out and a.name in named for a in parameters)
     expected_arguments = parameters if gives_outputs else inputs
     positional = [argument for argument in expected_arguments if argument.name not in named]
     if len(args) > len(positional):
-        names = ", ".join(argument.name for argument in parameters)
+        names = ", ".join(argument.name for argument in every)
         raise TypeError(f"{script.name}() takes {names}: {len(args) + len(named)} were given")
     values = {argument.name: value for argument, value in zip(positional, args, strict=False)}
     values.update(named)
@@ -209,7 +212,8 @@ def find_allocator(script: Script, argument: ScriptArgument, like: Any) -> _Allo
     framework = type(like).__module__.partition(".")[0]
     remedy = f'give "{argument.name}"'
     if framework not in _LIBRARIES:
-        raise TypeError(f"{script.name}: outputs cannot be allocated as {type(like)}: {remedy}")
+        problem = f'"{argument.name}" cannot be allocated as {type(like)}'
+        raise TypeError(f"{script.name}: {problem}: {remedy}")
     module, allocate = _LIBRARIES[framework]
     library = importlib.import_module(module)
     data_type = DTYPES.get(argument.dtype)
@@ -287,6 +291,48 @@ def _evaluate_extent(
     return int(extent)
 
 
+def add_workspaces(
+    script: Script, launch: Callable[..., Any], count_bytes: Callable[..., int]
+) -> Callable[..., Any]:
+    """Return `launch` as a function that allocates each workspace that is None. `count_bytes` takes
+    the number of a workspace and the arguments, and returns its size."""
+    arguments = list_call_arguments(script)
+    workspaces = [(i, a._replace(dtype="u8")) for i, a in enumerate(arguments) if a.workspace]
+    tensors = [i for i, a in enumerate(arguments) if a.dims is not None]
+    devices = [i for i in tensors if not arguments[i].constant]
+    integers = [i for i, a in enumerate(arguments) if a.dims is None and a.dtype in WHOLE]
+    counts: dict[object, list[int]] = {}
+    allocators: dict[type, list[_Allocator]] = {}
+
+    def launch_with_workspaces(*args: Any) -> None:
+        missing = [number for number, (i, _) in enumerate(workspaces) if args[i] is None]
+        if not missing:
+            launch(*args)
+            return
+        key = (*[getattr(args[i], "shape", None) for i in tensors], *[args[i] for i in integers])
+        try:
+            sizes = counts[key]
+        except (KeyError, TypeError):  # new sizes, or arguments that the launcher refuses
+            sizes = [count_bytes(number, *args) for number in range(len(workspaces))]
+            if len(counts) >= _MAX_FORMS:
+                counts.clear()
+            counts[key] = sizes
+        like: Any = next((args[i] for i in devices if args[i] is not None), None)
+        if type(like) not in allocators:
+            allocators[type(like)] = [find_allocator(script, a, like) for _, a in workspaces]
+        # XLA may use it again while the kernel, which XLA does not know of, still runs.
+        if type(like).__module__.startswith("jax") and like.__dlpack_device__()[0] != 1:
+            names = ", ".join(workspaces[number][1].name for number in missing)
+            raise TypeError(f"{script.name}: give {names}: JAX may use it before the kernel ends")
+        complete = list(args)
+        for number in missing:
+            allocate = allocators[type(like)][number]
+            complete[workspaces[number][0]] = allocate((sizes[number],), like)
+        launch(*complete)
+
+    return launch_with_workspaces
+
+
 _MAX_FORMS = 256
 
 _Reader = Callable[[Sequence[Any]], Any]
@@ -322,8 +368,13 @@ class CallForm:
         keyword_positions = dict(zip(names, range(count, count + len(names)), strict=True))
         position_of_argument = bind_arguments(script, range(count), keyword_positions)
         self._sources = [position_of_argument.get(argument.name) for argument in self._arguments]
-        """By index of an argument: the position of its value; None for an output to allocate."""
-        self._allocated_indices = [i for i, source in enumerate(self._sources) if source is None]
+        """By index of an argument: the position of its value; None for an output to allocate, and
+        for a workspace, which the launcher allocates."""
+        self._allocated_indices = [
+            i
+            for i, source in enumerate(self._sources)
+            if source is None and not self._arguments[i].workspace
+        ]
         self._tensor_indices: list[int] = []
         """Those of the given tensors up to the first required one: optional ones may be None."""
         for i, argument in enumerate(self._arguments):

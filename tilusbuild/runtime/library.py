@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from tilusbuild.runtime.arrays import add_workspaces
 from tilusbuild.runtime.device import CodeKind, Device, can_run, explain_cpu_refusal
 from tilusbuild.runtime.errors import (
     SHORTAGES,
@@ -45,12 +46,13 @@ def load_launcher(script: Script, program: int, device: Device | None) -> Callab
     with process.library_lock:
         if key not in process.libraries:
             check_library(path, digest)
-            process.libraries[key] = _open_cached_launcher(path)
+            process.libraries[key] = _open_cached_launcher(path, script)
         return process.libraries[key]
 
 
-def open_launcher(path: str) -> Callable[..., Any]:
-    """Return the packed function of a `lib.so`. Raise tvm-ffi's errors: `RuntimeError`,
+def open_launcher(path: str, script: Script) -> Callable[..., Any]:
+    """Return the packed function of a script's `lib.so`; it allocates the workspaces that a call
+    leaves out. Raise tvm-ffi's errors: `RuntimeError`,
     `AttributeError`, `OSError`."""
     import tvm_ffi
 
@@ -58,6 +60,8 @@ def open_launcher(path: str) -> Callable[..., Any]:
 
     module: Any = open_with_dependencies(partial(tvm_ffi.load_module, path))
     launch: Callable[..., Any] = module["launch"]
+    if any(argument.workspace for argument in script.arguments):
+        return add_workspaces(script, launch, module["workspace"])
     return launch
 
 
@@ -69,11 +73,11 @@ _REFUSALS = (
 """Parts of the messages of glibc's loader, by the class of the error."""
 
 
-def _open_cached_launcher(path: str) -> Callable[..., Any]:
+def _open_cached_launcher(path: str, script: Script) -> Callable[..., Any]:
     """Return the packed function of a library in a cache. Raise `LoadError`: no
     `CorruptCacheError`, since the bytes are those of the build."""
     try:
-        return open_launcher(path)
+        return open_launcher(path, script)
     except (RuntimeError, AttributeError, OSError) as error:
         message = f"{path} cannot be loaded: {error}"
         kinds = (kind for kind, words in _REFUSALS if any(word in message for word in words))

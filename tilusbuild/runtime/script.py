@@ -60,6 +60,8 @@ class ScriptArgument(NamedTuple):
     """Whether it is copied to constant memory: then it may be on the host, whatever the device."""
     inout: bool = False
     """Whether the kernel reads it and writes it."""
+    workspace: bool = False
+    """Whether it is memory for one call, which the call may leave out."""
 
     @property
     def is_on_device(self) -> bool:
@@ -344,6 +346,7 @@ def _parse_argument(value: Mapping[str, Any], scalars: Collection[str]) -> Scrip
         optional=value.get("optional") is True,
         constant=value.get("constant") is True,
         inout=inout,
+        workspace=value.get("workspace") is True,
     )
 
 

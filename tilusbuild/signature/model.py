@@ -101,6 +101,10 @@ class Argument(Struct, frozen=True):
     """Whether the kernel has this parameter. Other arguments are used by the launcher only."""
     constant: str = ""
     """The `__constant__` variable that the launcher copies the value to; "" for none."""
+    bytes: Expr | None = None
+    """The size of a workspace: memory that a call may leave out. None for other arguments."""
+    zeroed: bool = False
+    """Whether the launcher fills a workspace with zeros before each launch."""
 
     @property
     def is_passed(self) -> bool:
@@ -137,6 +141,8 @@ class Argument(Struct, frozen=True):
             words.append("stride")
         if self.tile is not None:
             words.append(self.tile.format_text())
+        if self.bytes is not None:
+            words.append(f"bytes {self.bytes.canonical}{' zeroed' * self.zeroed}")
         if self.constant:
             words.append(f"constant {self.constant}")
         elif not self.is_parameter:
@@ -169,6 +175,19 @@ class Signature(Struct, frozen=True):
     def tensor_maps(self) -> tuple[tuple[str, Tile], ...]:
         """Return the tensor maps by the names of their arguments."""
         return tuple((a.name, a.tile) for a in self.arguments if a.tile is not None)
+
+    @property
+    def workspaces(self) -> tuple[Argument, ...]:
+        """Return the workspaces, in order."""
+        return tuple(argument for argument in self.arguments if argument.bytes is not None)
+
+    def substitute_bytes(self, constants: Mapping[str, bool | int | float | str]) -> Signature:
+        """Return the signature with the names of constants replaced in the sizes of workspaces."""
+        arguments = tuple(
+            a if a.bytes is None else replace(a, bytes=a.bytes.substitute(constants))
+            for a in self.arguments
+        )
+        return replace(self, arguments=arguments) if self.workspaces else self
 
     @property
     def constants(self) -> tuple[Argument, ...]:

@@ -213,7 +213,8 @@ class _OpSchema(NamedTuple):
         # here sizes may be symbols.
         tables = unseal_json(read_bytes(os.path.join(script.path, FILE)))["arguments"]
         shapes = {table["name"]: table["dims"] for table in tables if table["dims"] is not None}
-        passed_arguments = list_call_arguments(script)
+        # The kernel allocates its workspaces.
+        passed_arguments = [a for a in list_call_arguments(script) if not a.workspace]
         inputs_only = [a for a in passed_arguments if not a.out]
         tensors = [a for a in inputs_only if _is_tensor(a) and not a.optional and not a.constant]
         known_sizes = {a.name for a in inputs_only if a.dims is None}
@@ -263,11 +264,12 @@ class _OpSchema(NamedTuple):
             return kernel.__call__
         tensor_indexes = [i for i, a in enumerate(self.inputs) if _is_tensor(a)]
         names = [a.name for a in self.inputs]
+        has_workspaces = any(a.workspace for a in self.script.arguments)
 
         def call_kernel(*args: Any) -> Any:
             """Call the kernel with the inputs, count each mutation, and return the outputs. Raise
             `ValueError` for a gradient that the mutation would lose."""
-            if self.outputs:
+            if self.outputs or has_workspaces:
                 outputs = kernel(**dict(zip(names, args, strict=True)))
             else:
                 if has_torch_state(args, tensor_indexes):

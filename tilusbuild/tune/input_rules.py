@@ -76,7 +76,7 @@ def make_declared_inputs(
 ) -> dict[str, inputs.Input]:
     """Return the content of the arguments that the rules decide, by name. Raises `InputError`."""
     dims = inputs.check_sizes(signature, sizes)
-    arguments = {argument.name: argument for argument in signature.callable_arguments}
+    arguments = {a.name: a for a in signature.callable_arguments if a.bytes is None}
     contents: dict[str, inputs.Input] = {}
     for name, rule in rules.inits.items():
         # A number that the sizes give stays: it is said for this call alone.

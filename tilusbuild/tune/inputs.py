@@ -68,6 +68,8 @@ def generate_inputs(
     random = np.random.default_rng(seed)
     inputs: dict[str, Input] = {}
     for argument in signature.callable_arguments:
+        if argument.bytes is not None:
+            continue  # each program has its own workspace
         if argument.name in declared:
             inputs[argument.name] = declared[argument.name]
         elif argument.is_tensor:
@@ -159,7 +161,7 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
         if is_struct(argument.dtype):
             # As `p.alpha` and `p.strides[0]`.
             known_names += [name for _, name in _list_members(argument)]
-        elif not argument.is_tensor and not argument.is_stride:
+        elif not (argument.is_tensor or argument.is_stride or argument.bytes is not None):
             known_names.append(argument.name)
     for name in sizes:
         if name not in known_names:
@@ -172,7 +174,7 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
     for argument in signature.value_arguments:
         if is_struct(argument.dtype):
             _check_members(argument, sizes)
-        elif argument.dtype == POINTER and sizes.get(argument.name) != 0:
+        elif argument.dtype == POINTER and argument.bytes is None and sizes.get(argument.name) != 0:
             raise _address_error(argument.name)
     return dims
 

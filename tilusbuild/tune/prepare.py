@@ -34,7 +34,7 @@ from tilusbuild.runtime.dtypes import FLOATS
 from tilusbuild.runtime.regular import try_read_bytes
 from tilusbuild.signature.model import Argument, Signature
 from tilusbuild.tune import functions, inputs
-from tilusbuild.tune.bench.work import Case, CaseArgument, write_case
+from tilusbuild.tune.bench.work import WORKSPACE, Case, CaseArgument, write_case
 from tilusbuild.tune.input_rules import InputRules, find_input_rules, make_declared_inputs
 
 
@@ -150,6 +150,9 @@ def prepare_case(
     # The plain C `launch` takes dimensions and strides, too, which a call from Python leaves out.
     values = {**inputs.derive_sizes(signature, dimensions), **inputs_by_name}
     for declared in signature.value_arguments:
+        if declared.bytes is not None:
+            arguments.append(CaseArgument(declared.name, WORKSPACE, None))
+            continue
         value = values[declared.name]
         if not declared.is_tensor:
             call_value: Any = inputs.to_call_value(declared, value)

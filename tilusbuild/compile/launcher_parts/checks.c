@@ -135,6 +135,9 @@ static int tl_take_pointer(tl_call *call, int index, const tl_any *any) {
   if (any->kind == TL_NONE) call->value[index].pointer = NULL;
   else if (any->kind == TL_OPAQUE) call->value[index].pointer = any->as.pointer;
   else if (any->kind == TL_INT) call->value[index].pointer = (void *)(uintptr_t)any->as.integer;
+#ifdef TL_WORKSPACES
+  else if (tl_workspace[index] && tl_tensor_of(any)) call->tensor[index] = tl_tensor_of(any);
+#endif
   else {
     tl_wrong_value("TypeError", index, any);
     return tl_add(": pass an address as an int, or None");
@@ -329,7 +332,7 @@ static void tl_begin(tl_call *call) {
   call->device_said_by = -1;
   for (int i = 0; i < TL_ARGUMENTS; i++) {
     __asm__ volatile("" ::: "memory"); /* no `rep stos`: that takes longer to begin */
-#ifdef TL_OPTIONAL
+#if defined TL_OPTIONAL || defined TL_WORKSPACES
     call->tensor[i] = NULL;
 #endif
     call->bound_by[i] = -1;
@@ -361,7 +364,7 @@ static int tl_take(tl_call *call, const tl_any *args, int32_t count) {
 }
 
 /* The plain C call has no shapes to check: only the ranges of what it is given. */
-static int tl_check_plain(tl_call *call) {
+static int tl_check_ranges(const tl_call *call) {
   for (int i = 0; i < TL_ARGUMENTS; i++) {
     const tl_argument *argument = &tl_arguments[i];
     int integer = argument->rank == TL_SCALAR && argument->code != TL_CODE_FLOAT;
@@ -379,6 +382,15 @@ static int tl_check_plain(tl_call *call) {
                      (long long)call->number[i], (long long)argument->low,
                      (long long)argument->high);
   }
+  return 0;
+}
+
+#ifdef TL_WORKSPACES
+static int tl_check_workspaces(tl_call *call);
+
+#endif
+static int tl_check_plain(tl_call *call) {
+  if (tl_check_ranges(call)) return -1;
   for (int i = 0; i < TL_ARGUMENTS; i++) {
     const tl_argument *argument = &tl_arguments[i];
     int empty = 0;
@@ -400,6 +412,9 @@ static int tl_check_plain(tl_call *call) {
     }
     if (!empty) return tl_fail("ValueError", "argument \"%s\" is a null pointer", tl_name_of(i));
   }
+#ifdef TL_WORKSPACES
+  if (tl_check_workspaces(call)) return -1;
+#endif
   return 0;
 }
 
@@ -427,7 +442,11 @@ TL_EXPORT int __tvm_ffi_launch(void *self, const tl_any *args, int32_t count, tl
   tl_call call;
   (void)self;
   tl_begin(&call);
-  if (tl_take(&call, args, count) || tl_start(&call, NULL, 0)) return tl_raise();
+  if (tl_take(&call, args, count)) return tl_raise();
+#ifdef TL_WORKSPACES
+  if (tl_check_workspaces(&call)) return tl_raise();
+#endif
+  if (tl_start(&call, NULL, 0)) return tl_raise();
   result->kind = TL_NONE;
   result->padding = 0;
   result->as.integer = 0;

@@ -68,6 +68,9 @@ typedef struct {
   tl_result (*is_capturing)(void *stream, int *status);
   tl_result (*synchronize)(void *stream);
 #endif
+#ifdef TL_ZEROED
+  tl_result (*fill)(uint64_t to, unsigned char byte, size_t bytes, void *stream);
+#endif
 #ifdef TL_TENSOR_MAPS
   tl_result (*encode)(tl_map *map, int type, uint32_t rank, void *address, const uint64_t *sizes,
                       const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave,
@@ -82,6 +85,9 @@ static const struct { uint16_t place; char name[34]; } tl_driver_names[] = {
   TL_DRIVER(copy, "cuMemcpyAsync"),
   TL_DRIVER(is_capturing, "cuStreamIsCapturing"),
   TL_DRIVER(synchronize, "cuStreamSynchronize"),
+#endif
+#ifdef TL_ZEROED
+  TL_DRIVER(fill, "cuMemsetD8Async"),
 #endif
 #ifdef TL_TENSOR_MAPS
   TL_DRIVER(encode, "cuTensorMapEncodeTiled"),

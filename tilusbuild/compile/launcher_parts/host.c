@@ -17,6 +17,15 @@ static int tl_find_driver(void) {
   return error ? tl_cuda_failed("no CUDA device can be used", error) : 0;
 }
 
+#ifdef TL_ZEROED
+extern int cudaMemsetAsync(void *memory, int value, size_t bytes, void *stream);
+
+static int tl_zero(void *memory, size_t bytes, void *stream) {
+  int error = cudaMemsetAsync(memory, 0, bytes, stream);
+  return error ? tl_cuda_failed("a workspace cannot be filled with zeros", error) : 0;
+}
+
+#endif
 static int tl_start(tl_call *call, void *stream, int stream_given) {
   int before, error;
   if ((error = cudaGetDevice(&before))) return tl_cuda_failed("no CUDA device can be used", error);
@@ -27,6 +36,9 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
     if (current) stream = current(TL_ON_CUDA, device);
   }
   if (device != before && (error = cudaSetDevice(device))) return tl_cuda_failed("cudaSetDevice", error);
+#ifdef TL_ZEROED
+  if (!(error = tl_zero_workspaces(call, stream)))
+#endif
   if ((error = tl_call_template(call->value, stream))) tl_cuda_failed("the launch failed", error);
   if (device != before) cudaSetDevice(before);
   return error;

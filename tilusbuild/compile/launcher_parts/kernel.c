@@ -185,6 +185,13 @@ static int tl_encode(const tl_call *call, int which, tl_map *map) {
 static int tl_fill(const tl_call *call, int ordinal, void *stream);
 
 #endif
+#ifdef TL_ZEROED
+static int tl_zero(void *memory, size_t bytes, void *stream) {
+  tl_result error = tl_driver.fill((uintptr_t)memory, 0, bytes, stream);
+  return error ? tl_driver_failed(error, "a workspace cannot be filled with zeros") : 0;
+}
+
+#endif
 static int tl_start(tl_call *call, void *stream, int stream_given) {
   int64_t g[TL_GEOMETRY];
 #ifdef TL_CONSTANTS
@@ -229,13 +236,16 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
     parameters[i] = &maps[which];
   }
 #endif
+#ifdef TL_ZEROED
+  if (!error) error = tl_zero_workspaces(call, stream);
+#endif
 #ifdef TL_CONSTANTS
   /* No other thread's copy may come between these and the launch that is to read them. */
   pthread_mutex_lock(&filling);
   if (!error && !(error = tl_prepare(ordinal, g[TL_SHARED]))) error = tl_fill(call, ordinal, stream);
   if (error) { /* nothing is launched */ } else
 #endif
-#ifdef TL_TENSOR_MAPS
+#if defined TL_TENSOR_MAPS || defined TL_ZEROED
   if (error) { /* nothing is launched */ } else
 #endif
 #ifdef TL_ATTRIBUTES

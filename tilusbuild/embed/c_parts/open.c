@@ -1,7 +1,7 @@
 /* Programs are found relative to this library, checked against the digest that was built, and opened
    when they are first chosen. Devices are asked for their names once. */
 typedef int (*td_packed)(void *, const void *, int32_t, void *);
-typedef struct { td_packed packed; void *plain; const char *(*error)(void); } td_functions;
+typedef struct { td_packed packed; void *plain, *workspace; const char *(*error)(void); } td_functions;
 
 static td_functions *td_opened[TD_PROGRAMS];
 static pthread_mutex_t td_opening = PTHREAD_MUTEX_INITIALIZER;
@@ -36,6 +36,7 @@ static td_functions *td_load(int program) {
   if (!library) { td_fail("%s: %s", td_name, dlerror()); return NULL; }
   *(void **)&made->packed = dlsym(library, "__tvm_ffi_launch");
   made->plain = dlsym(library, "launch");
+  made->workspace = dlsym(library, "workspace");
   *(void **)&made->error = dlsym(library, "launch_error");
   if (made->packed && made->plain && made->error) return made;
   td_fail("%s: %s does not export what it should", td_name, path);

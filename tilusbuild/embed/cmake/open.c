@@ -13,7 +13,7 @@ enum { TK_DEVICES = 64 };
 typedef struct { const char *file, *symbol; } tk_code;
 /* Which code serves a GPU, by its compute capability; the list ends with 0. Code for the cpu has none. */
 typedef struct { int capability, code; } tk_device;
-typedef struct { void *launch; const char *(*error)(void); } tk_opened;
+typedef struct { void *launch, *workspace; const char *(*error)(void); } tk_opened;
 typedef struct {
   const char *name;
   const tk_code *codes;
@@ -93,6 +93,7 @@ static int tk_load(const tk_kernel *kernel, const tk_code *code, tk_opened *open
   library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) { tk_fail("%s: %s", kernel->name, dlerror()); return -1; }
   tk_symbol(library, code->symbol, "_launch", &launch);
+  tk_symbol(library, code->symbol, "_workspace", &opened->workspace);
   tk_symbol(library, code->symbol, "_error", &opened->error);
   if (!launch || !opened->error) { tk_fail("%s: %s exports no launch", kernel->name, path); return -1; }
   __atomic_store_n(&opened->launch, launch, __ATOMIC_RELEASE);

@@ -27,7 +27,7 @@ from tilusbuild.runtime.cuda_driver import L2_CACHE_SIZE, NOT_READY, CudaDriver
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.runtime.regular import try_read_text
-from tilusbuild.tune.bench.work import CaseArgument
+from tilusbuild.tune.bench.work import WORKSPACE, CaseArgument
 
 _C_TYPES = {"bool": ctypes.c_bool, "f32": ctypes.c_float, "f64": ctypes.c_double}
 
@@ -51,8 +51,14 @@ class BoundLaunch:
     """A library's `launch` with all of its arguments; it is called without any."""
 
     def __init__(
-        self, path: str, arguments: Sequence[CaseArgument], addresses: Sequence[int], stream: int
+        self,
+        path: str,
+        arguments: Sequence[CaseArgument],
+        addresses: Sequence[int],
+        stream: int,
+        allocate_workspace: Callable[[str, int], int],
     ) -> None:
+        """`allocate_workspace` returns the address of a workspace, of its name and bytes."""
         types = [find_c_type(argument.dtype, argument.shape is not None) for argument in arguments]
         try:
             library = ctypes.CDLL(path)
@@ -67,11 +73,21 @@ class BoundLaunch:
             value: Any = address if argument.shape is not None else argument.value
             # A struct is its bytes, which `case.json` has as hexadecimal digits.
             values.append(kind(bytes.fromhex(value) if isinstance(value, str) else value))
+        workspaces = [i for i, argument in enumerate(arguments) if argument.dtype == WORKSPACE]
+        if workspaces:
+            sizes = (ctypes.c_int64 * len(workspaces))()
+            library.workspace.argtypes = [*types, ctypes.c_void_p]
+            self._call_function(library.workspace, *values, sizes)
+            for i, size in zip(workspaces, sizes, strict=True):
+                values[i] = ctypes.c_void_p(allocate_workspace(arguments[i].name, size))
         self._values = (*values, ctypes.c_void_p(stream))  # each call would copy a list
 
     def __call__(self) -> None:
         """Launch. Raise `LaunchRefusedError` when the library reports an error."""
-        if self._launch(*self._values):
+        self._call_function(self._launch, *self._values)
+
+    def _call_function(self, function: Callable[..., int], *values: Any) -> None:
+        if function(*values):
             text: bytes = self._error() or b"the launch failed, and gives no reason"
             raise LaunchRefusedError(text.decode(errors="replace"))
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CallScalar: TypeAlias = bool | int | float | str
 
 CASE = "case.json"
+WORKSPACE = "workspace"
+"""The dtype of a workspace in a case. Each program has its own number of bytes."""
 SCHEMA = 1
 
 

@@ -30,7 +30,7 @@ from tilusbuild.tune.bench.devices import (
     LaunchRefusedError,
 )
 from tilusbuild.tune.bench.elements import compare_outputs, make_noise
-from tilusbuild.tune.bench.work import Case, CaseArgument, read_case
+from tilusbuild.tune.bench.work import WORKSPACE, Case, CaseArgument, read_case
 
 Device: TypeAlias = HostDevice | CudaDevice
 
@@ -82,9 +82,14 @@ class Worker:
         until the next case. Raises `LaunchError`, and `ValueError` without a case."""
         if self._case is None or self._buffers is None:
             raise ValueError("no case is given yet")
-        if library not in self._bound:
+        # Workspaces are those of the program that was bound last.
+        if library not in self._bound or self._buffers.has_workspaces:
             self._bound[library] = BoundLaunch(
-                library, self._case.arguments, self._buffers.addresses, self._device.stream
+                library,
+                self._case.arguments,
+                self._buffers.addresses,
+                self._device.stream,
+                self._buffers.take_workspace,
             )
         return self._bound[library], self._buffers, self._case
 
@@ -202,6 +207,9 @@ class Buffers:
         self._memory = memory
         self._tensors: dict[str, _GuardedTensor] = {}
         self._right_outputs: dict[bytes, float] = {}
+        self._outputs = [argument.name for argument in case.arguments if argument.out]
+        self._workspaces: dict[tuple[str, int], _GuardedTensor] = {}
+        self.has_workspaces = any(argument.dtype == WORKSPACE for argument in case.arguments)
         for argument in case.arguments:
             if argument.shape is not None:
                 self._tensors[argument.name] = self._make_tensor(argument, directory)
@@ -227,6 +235,19 @@ class Buffers:
         if argument.want is not None:
             tensor.expected = read_bytes(f"{path}.want")
         return tensor
+
+    def take_workspace(self, name: str, size: int) -> int:
+        """Return the address of a workspace of `size` bytes, with guards and noise like an output.
+        It is the one that is reset and checked until the next call."""
+        key = name, size
+        if key not in self._workspaces:
+            argument = CaseArgument(name, "u8", (size,), out=True)
+            noise = make_noise("u8", size, name)
+            self._workspaces[key] = _GuardedTensor(argument, self._memory, noise)
+            self._tensors[name] = self._workspaces[key]
+            self.reset_all()
+        self._tensors[name] = self._workspaces[key]
+        return self._tensors[name].address
 
     def reset_all(self) -> None:
         """Write the first content of all tensors and guards."""
@@ -277,7 +298,7 @@ class Buffers:
         contents = {
             name: self._memory.read_memory(tensor.address, tensor.argument.bytes)
             for name, tensor in self._tensors.items()
-            if tensor.argument.out
+            if name in self._outputs
         }
         digest = hashlib.sha256(b"".join(contents.values())).digest()
         if digest in written or len(written) == _MAX_OUTPUTS:
