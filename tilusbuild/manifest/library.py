@@ -42,10 +42,7 @@ def _check_output(output: str) -> str:
 
 
 class LibrarySection(ProductKeys, frozen=True, kw_only=True):
-    """One library of many objects: plain sources, and the programs of scripts that name it.
-
-    Libraries describes the compile and the link.
-    """
+    """One library of many objects: plain sources, and the programs of scripts that name it."""
 
     description: Annotated[str | None, Key(examples=["The CUDA backend"])] = None
     """One line for people."""
