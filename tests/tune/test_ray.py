@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tune.test_compare import KERNEL, MANIFEST, REFERENCE
 
 from support.processes import wait_until
+from support.project import Project
 
 pytest.importorskip("ray", reason="needs ray, of tilusbuild[ray]")
 
@@ -67,3 +70,22 @@ def test_an_address_without_a_cluster_is_the_user_s_mistake(
     err = project.run("tune", "scale", "--ray", "127.0.0.1:1", status=2).err
     assert "--ray 127.0.0.1:1: " in err
     project.run("tune", "scale", "--ray", "auto", "--device", "0", status=2)
+
+
+@pytest.mark.slow
+def test_outputs_are_compared_by_a_function_of_the_project(tmp_path: Path, cluster: Any) -> None:
+    # Given a function of a module that imports another one beside it,
+    sameness = "def is_same(x, y):\n    return sorted(x) == sorted(y)\n"
+    same = '    return is_same(outputs["where"], expected["where"])\n'
+    files = {
+        "tilus.toml": MANIFEST.replace("ref.py", "py/ref.py"),
+        "positive.cu.j2": KERNEL,
+        "py/sameness.py": sameness,
+        "py/ref.py": "from sameness import is_same\n" + REFERENCE + same,
+    }
+    project = Project(tmp_path / "project", {"RAY_USAGE_STATS_ENABLED": "0"}).write_all(files)
+    # when the nodes of a cluster, which do not have them, measure,
+    ran = project.run("tune", "positive", "--cache", "warm", "--ray", cluster.address)
+    # then it decides.
+    assert "program 2 (order=twice): incorrect: same returned false\n" in ran.out
+    assert "not chosen for any size until rebuilt: 2\n" in ran.out

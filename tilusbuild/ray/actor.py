@@ -48,6 +48,18 @@ class DeviceActor:
         """Check a program as `DeviceBench` does."""
         return self._bench.check_program(case, self._localize(program), number)
 
+    def collect_outputs(
+        self, case: Case, program: Candidate, number: int
+    ) -> tuple[Answer, list[Mapping[str, bytes]]]:
+        """Check a program, but for its outputs, and return the different ones."""
+        outputs: list[Mapping[str, bytes]] = []
+        answer = self.check_program(replace(case, find_mismatch=outputs.append), program, number)
+        return answer, outputs
+
+    def end_worker(self) -> None:
+        """End the worker that runs programs; the next question starts another one."""
+        self._bench.close()
+
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         """Take a sample of a program as `DeviceBench` does."""
         return self._bench.time_program(case, self._localize(program), number, expected)

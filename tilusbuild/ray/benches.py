@@ -14,6 +14,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -22,7 +23,15 @@ from tilusbuild.errors import input_error
 from tilusbuild.ray.actor import DeviceActor
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.tune.bench.bench import WARMUP, Answer, Bench, WorkerUnusableError, to_device
+from tilusbuild.tune.bench.bench import (
+    INCORRECT,
+    OK,
+    WARMUP,
+    Answer,
+    Bench,
+    WorkerUnusableError,
+    to_device,
+)
 from tilusbuild.tune.bench.work import Candidate, Case
 
 # Seconds for the actors to start: Ray starts processes, and may wait for a GPU that is in use.
@@ -132,11 +141,24 @@ class RayBench:
 
     def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
         """Call a program, and compare its outputs."""
-        return self._ask_about_program("check_program", case, program, number)
+        answer: Answer
+        if case.find_mismatch is None:
+            answer = self._ask_about_program("check_program", case, program, number)
+            return answer
+        # The function and all that it imports are of the project, which the nodes do not have.
+        sent_case = replace(case, find_mismatch=None)
+        answer, outputs = self._ask_about_program("collect_outputs", sent_case, program, number)
+        why = next(filter(None, map(case.find_mismatch, outputs)), None)
+        if answer.status != OK or why is None:
+            return answer
+        self._call_actor("end_worker")
+        return replace(answer, status=INCORRECT, why=why)
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         """Take one sample of a program."""
-        return self._ask_about_program("time_program", case, program, number, expected)
+        case = replace(case, find_mismatch=None)
+        answer: Answer = self._ask_about_program("time_program", case, program, number, expected)
+        return answer
 
     def close(self) -> None:
         """End the actor."""
@@ -146,7 +168,7 @@ class RayBench:
 
     def _ask_about_program(
         self, method: str, case: Case, program: Candidate, *arguments: float
-    ) -> Answer:
+    ) -> Any:
         """Return the actor's answer, after it has got the files that are new to it."""
         if case.digest != self._case:
             directory = self._directories[case.digest]
@@ -157,8 +179,7 @@ class RayBench:
         if program.hash not in self._sent_programs:
             self._call_actor("add_library", program.hash, self._put_library(program.library))
             self._sent_programs.add(program.hash)
-        answer: Answer = self._call_actor(method, case, program, *arguments)
-        return answer
+        return self._call_actor(method, case, program, *arguments)
 
     def _call_actor(self, method: str, *arguments: object) -> Any:
         """Return the result of a method of the actor. Raises `WorkerUnusableError`."""
