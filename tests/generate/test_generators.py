@@ -1,10 +1,13 @@
 """Sources that a Python function returns (docs/generators.md)."""
 
+import json
 import os
 import random
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from support.project import Project, needs_cxx
 from tilusbuild.generate.reads import digest_read
 from tilusbuild.manifest.scanner import import_toml
 from tilusbuild.process.landlock import find_version
+from tilusbuild.process.local import LocalRunner
+from tilusbuild.render.generated import GeneratorWorkers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "generators.md").read_text()
 MANIFEST, GENERATOR, HELPER, SOURCE, CUBIN = re.findall(
@@ -45,6 +50,46 @@ def test_the_page_builds_three_programs_and_then_none(project: Project) -> None:
     assert import_toml().loads(MANIFEST)["script"]["scale"]["space"] == {"unroll": [1, 2, 4]}
     assert len(project.programs) == 3
     assert project.compiled() == 0
+
+
+MEETING = """\
+import os, pathlib
+
+def meet(count):
+    own = pathlib.Path(os.environ["TMPDIR"], str(os.getpid()))
+    own.touch()
+    while (present := len(list(own.parent.iterdir()))) < count:
+        pass
+    return str(present)
+"""
+
+
+@pytest.mark.parametrize("room", [1, 2])
+def test_as_many_calls_run_at_once_as_memory_has_room_for(tmp_path: Path, room: int) -> None:
+    # Given a function that waits until so many calls run, and room for so many,
+    (tmp_path / "gen.py").write_text(MEETING)
+    target = {"kind": "cpu", "name": "host", "arch": "cpu", "archs": ["cpu"], "limits": {}}
+    path = str(tmp_path / "gen.py")
+    request = {
+        "path": path,
+        "root": str(tmp_path),
+        "function": "meet",
+        "values": {"count": room},
+        "target": target,
+        "dumps": False,
+        "language": None,
+    }
+
+    def can_start(peak: int, running: list[int]) -> bool:
+        return len(running) < room
+
+    with LocalRunner() as runner, ThreadPoolExecutor(4) as threads:
+        workers = GeneratorWorkers(runner, os.environ, 60, 4, can_start)
+        ask = partial(workers.call, str(tmp_path), path)
+        # when more are called, then so many processes answer.
+        answers = threads.map(ask, [json.dumps(request)] * 2 * room)
+        assert {answer["source"]["text"] for answer in answers} == {str(room)}
+        workers.release()
 
 
 def test_an_edit_that_changes_no_source_compiles_nothing(project: Project) -> None:

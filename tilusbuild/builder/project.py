@@ -178,10 +178,12 @@ class Project:
     def _make_generated(self, root: str, style: Style) -> Renderer:
         """Return the renderer of a style that names a generator."""
         # Imported only here: few projects have generators.
+        from tilusbuild.engine.running import MemoryLimit
         from tilusbuild.render.generated import GeneratedRenderer, GeneratorWorkers
 
         timeout, jobs = self.manifest.build.timeout, self.settings.jobs.value
-        workers = GeneratorWorkers(self.runner, self.environment, timeout, jobs)
+        can_start = MemoryLimit().can_start
+        workers = GeneratorWorkers(self.runner, self.environment, timeout, jobs, can_start)
         return GeneratedRenderer(root, style, workers)
 
     @property

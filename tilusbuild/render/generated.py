@@ -15,7 +15,8 @@ import os
 import sys
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
@@ -48,7 +49,10 @@ _MAX_TEXT = 1 << 28
 class GeneratorWorkers:
     """The processes that call the functions of files, as many as there are calls at once. Files
     have processes of their own: two may import different modules of one name. Those of a file write
-    in a temporary directory only."""
+    in a temporary directory only.
+
+    `can_start` decides whether one more call may start, of the greatest peak so far in bytes,
+    beside those that run, as an `Admission` of the engine. One call may always."""
 
     def __init__(
         self,
@@ -56,12 +60,16 @@ class GeneratorWorkers:
         environment: Mapping[str, str],
         timeout: float | None,
         jobs: int,
+        can_start: Callable[[int, list[int]], bool],
     ) -> None:
         package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         self._runner = runner
         self.environment = environment
         self._timeout = timeout
         self.jobs = jobs
+        self._can_start = can_start
+        self._peak = self._running = 0
+        self._ended = threading.Condition()
         self._guard = threading.Lock()
         self._is_sandboxed = is_sandbox_requested(environment) and bool(find_version())
         self._argv = (sys.executable, "-c", _WORKER.format(package=package))
@@ -91,7 +99,9 @@ class GeneratorWorkers:
             output_limit=_MAX_TEXT,
             sandbox=sandbox if self._is_sandboxed else None,
         )
-        run = ResidentRunner(pool, self._runner.open_scope()).run(command)
+        with self._take_memory():
+            run = ResidentRunner(pool, self._runner.open_scope()).run(command)
+        self._peak = max(self._peak, run.peak_rss)
         if run.timed_out:
             return {"error": f"took more than {self._timeout:g} s", "reads": {}}
         if not run.ok:
@@ -101,6 +111,21 @@ class GeneratorWorkers:
             return {"error": f"{why}ended with {end}", "reads": {}}
         answer: dict[str, Any] = json.loads(run.output)
         return answer
+
+    @contextmanager
+    def _take_memory(self) -> Iterator[None]:
+        """Wait until one more call may start, and count it while the context is open."""
+        with self._ended:
+            while self._running and not self._can_start(self._peak, [self._peak] * self._running):
+                # Not until a call ends: other processes may free memory, too.
+                self._ended.wait(0.1)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._ended:
+                self._running -= 1
+                self._ended.notify_all()
 
 
 class GeneratedRenderer(Renderer):
