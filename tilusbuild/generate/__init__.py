@@ -36,6 +36,10 @@ class Generated:
     smem: int | str | None = None
     """Bytes of dynamic shared memory."""
     cluster: tuple[int | str, ...] | None = None
+    program: str = ""
+    """The kernel as the language prints it, for `program.txt`."""
+    ir: Mapping[str, str] = field(default_factory=dict)
+    """For `--dump-ir`: texts by file name, each below `ir/` or `module/ir/`."""
 
 
 @dataclass(frozen=True)
@@ -54,5 +58,3 @@ class Cubin(Generated):
     """Its compiler's name, version and digest, for `program.txt`."""
     log: str = ""
     """The output of `ptxas -v`, which alone has the spills."""
-    ir: Mapping[str, str] = field(default_factory=dict)
-    """For `--dump-ir`: texts by file name, each below `ir/` or `module/ir/`."""

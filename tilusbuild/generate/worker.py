@@ -23,15 +23,24 @@ from tilusbuild.errors import did_you_mean
 from tilusbuild.generate import Cubin, Generated, Source, Target
 from tilusbuild.generate.reads import NO_NETWORK, ReadsNoter, UncachedLoader
 from tilusbuild.process.resident import serve_requests
+from tilusbuild.runtime.dtypes import DTYPES
 
 
 class GeneratorError(Exception):
     """A generator is not a function as is needed, or returned something else than a source."""
 
-    def __init__(self, message: str, line: int | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        line: int | None = None,
+        hint: str | None = None,
+        path: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.line = line
         self.hint = hint
+        self.path = path
+        """The file of the line, if it is not the generator's."""
 
 
 def import_file(path: str) -> Any:
@@ -79,6 +88,22 @@ class LanguageInputs:
     """The rules of `serves`, with values in place: each is true in each call."""
     grid: tuple[str, ...]
     """The manifest's, as expressions."""
+    dumps: bool
+    """Whether the texts of `ir` are asked for."""
+
+    def check_type(
+        self, name: str, dtype: str, is_pointer: bool, line: int | None, path: str | None = None
+    ) -> None:
+        """Raise `GeneratorError` if the type of a kernel's parameter is not that of its argument.
+        `dtype` is NumPy's name of it; "" is any."""
+        argument = self.arguments.get(name)
+        if argument is None:
+            return  # the planner reports it
+        declared = f"{argument.dtype}{'*' * argument.is_tensor}"
+        known = DTYPES[argument.dtype].numpy if argument.dtype in DTYPES else dtype
+        if is_pointer != (declared[-1] == "*") or dtype not in ("", known):
+            message = f"{name} is {dtype or 'void'}{'*' * is_pointer}, not {declared}"
+            raise GeneratorError(message, line, path=path)
 
 
 def call_by_name(function: Any, arguments: Mapping[str, Any]) -> tuple[Any, int | None]:
@@ -112,18 +137,21 @@ def call_generator(
     and `target` that its parameters name. With `language`, its module gets the function. Raises
     `GeneratorError`, and what the generator raises."""
     compiler = importlib.import_module(language["module"]) if language else None
-    # Before the import: a language may make its cache then, and may write nowhere else.
-    os.environ.update(dict.fromkeys(getattr(compiler, "CACHES", ()), os.environ["TMPDIR"]))
+    if compiler and hasattr(compiler, "prepare"):
+        compiler.prepare()  # before the file imports the language
     module = import_file(path)
     if (function := getattr(module, name, None)) is None or not (callable(function) or language):
-        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        functions = [key for key, value in vars(module).items() if callable(value)]
         raise GeneratorError(f"there is no function {name}", hint=did_you_mean(name, functions))
     if language and compiler:
         arguments_of_language = {
             name: LanguageArgument(*argument) for name, argument in language["arguments"].items()
         }
         inputs = LanguageInputs(
-            arguments_of_language, tuple(language["serves"]), tuple(language["grid"])
+            arguments_of_language,
+            tuple(language["serves"]),
+            tuple(language["grid"]),
+            language["dumps"],
         )
         compiled: Source | Cubin = compiler.generate(function, values, target, inputs)
         return compiled
@@ -161,9 +189,9 @@ def _plain_sizes(source: Generated, line: int | None) -> dict[str, Any]:
 def _encode_source(source: Source | Cubin, *, dumps: bool) -> dict[str, Any]:
     """Return a source or a cubin as values of JSON; `ir` only with `dumps`."""
     fields = dataclasses.asdict(source)
+    fields["ir"] = fields["ir"] if dumps else {}
     if isinstance(source, Cubin):
         fields["data"] = base64.b64encode(source.data).decode()
-        fields["ir"] = fields["ir"] if dumps else {}
     return fields
 
 
@@ -181,7 +209,8 @@ def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]
         )
         answer = {"source": _encode_source(source, dumps=request["dumps"])}
     except GeneratorError as fault:
-        answer = {"error": str(fault), "frames": [(path, fault.line, None)], "hint": fault.hint}
+        place = fault.path or path, fault.line, None
+        answer = {"error": str(fault), "frames": [place], "hint": fault.hint}
     except (Exception, SystemExit) as error:
         frames: list[tuple[str, int | None, int | None]] = [
             (frame.filename, frame.lineno, (frame.colno or 0) + 1)

@@ -7,6 +7,7 @@ against the headers of TileLang's wheel.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial, update_wrapper
 from typing import Any
@@ -23,15 +24,10 @@ DEFAULTS = {
 }
 """The keys of a script that names a function of this language, unless it sets them."""
 
-CACHES = ("TILELANG_CACHE_DIR",)
-"""The variables that name directories which the language makes and writes."""
 
-_TYPES = {
-    "bool": "bool", "f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64",
-    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
-    **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
-}  # fmt: skip
+def prepare() -> None:
+    """Let TileLang make its cache where this process may write: it does so when imported."""
+    os.environ["TILELANG_CACHE_DIR"] = os.environ["TMPDIR"]
 
 
 def generate(
@@ -102,10 +98,5 @@ def _check_parameter(parameter: Any, inputs: LanguageInputs, line: int | None) -
     if is_tensor and kind.storage_scope == "grid_constant":
         hint = "T.copy(…, disable_tma=True) copies without one"
         raise GeneratorError(f"it needs a TMA descriptor, {parameter.name}", line, hint)
-    argument = inputs.arguments.get(parameter.name)
-    if argument is None:
-        return  # the planner reports it
     dtype = str((kind.element_type if is_tensor else kind).dtype)
-    declared = f"{argument.dtype}{'*' * argument.is_tensor}"
-    if is_tensor != argument.is_tensor or dtype != _TYPES.get(argument.dtype, dtype):
-        raise GeneratorError(f"{parameter.name} is {dtype}{'*' * is_tensor}, not {declared}", line)
+    inputs.check_type(parameter.name, dtype, is_tensor, line)

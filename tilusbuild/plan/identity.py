@@ -47,6 +47,7 @@ def format_program_text(
     compiler: str = "",
     headers: Sequence[tuple[str, str]],
     objects: Sequence[tuple[str, str]] = (),
+    program: str = "",
 ) -> str:
     """Return `program.txt`: what is compiled.
 
@@ -54,7 +55,8 @@ def format_program_text(
     name), as in ("kernel", "matmul_f16"); `signature` and `launch` are lines; `headers` are
     (sha256, name relative to its header directory), sorted; `compiler` is that of a generator's
     cubin; `objects` are (name, program hash) of
-    each object that a library links, in the order of the link.
+    each object that a library links, in the order of the link; `program` is the kernel as its
+    language prints it.
     """
     form, name = entry
     return "".join(
@@ -72,6 +74,8 @@ def format_program_text(
             format_section("launch", launch),
             format_section("objects", (f"{label} = {program}" for label, program in objects)),
             _format_headers(tuple(headers)),
+            # Indented, since a line of it could be read as a title.
+            format_section("program", (f"  {line}" for line in program.splitlines())),
         ]
     )
 

@@ -285,6 +285,7 @@ def _make_program(
         source=recipe.source,
         compiler=parts.get("compiler", ""),
         headers=[(header.sha256, header.name) for header in closure.headers],
+        program=parts.get("program", ""),
     )
     return RenderedProgram(
         program_txt=program_txt,
