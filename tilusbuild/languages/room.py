@@ -3,6 +3,7 @@
 BRINGS = {
     "language": {
         "tilelang": "tilusbuild.languages.tilelang",
+        "tilus": "tilusbuild.languages.tilus",
         "triton": "tilusbuild.languages.triton",
     },
 }
