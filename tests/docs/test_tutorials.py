@@ -10,8 +10,8 @@ PAGES = sorted((Path(__file__).parents[2] / "docs" / "tutorials").glob("*.md"))
 TUTORIALS = {page.stem: tutorials.read(page) for page in PAGES}
 
 
-def test_there_are_four() -> None:
-    assert len(TUTORIALS) == 4
+def test_there_are_five() -> None:
+    assert len(TUTORIALS) == 5
 
 
 @pytest.mark.parametrize(

@@ -241,8 +241,9 @@ class _ScriptCheck:
     def check_programs(self) -> Iterator[CheckedLine]:
         """Call and time the programs with each case, and yield a line for each."""
         for case in self.cases:
-            programs = [self.choose_program(case)] if self.chosen else self.programs
-            for program in programs:
+            sizes = list_integers(case)
+            serving = [p for p in self.programs if not self.script.explain_refusal(p, sizes)]
+            for program in [self.choose_program(case)] if self.chosen else serving:
                 yield self._make_line(case, self._check_program(case, program))
 
     def choose_program(self, case: Case) -> int:
