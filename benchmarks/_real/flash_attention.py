@@ -7,17 +7,16 @@ Both are compiled as C++20, which the headers of newer versions of PyTorch ask f
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from _bench import ninja, process
+from _bench import ninja
 
 from _real import extension_ninja, world
-from _real.project import Project, tilusbuild
-from _real.schedules import hold_equal, schedules
+from _real.project import Project
+from _real.schedules import hold_sources, schedules
 
 PACKAGE = "flash-attn==2.8.3.post2"
 
@@ -32,7 +31,7 @@ def prepare(count: int | None) -> Project:
     tree = _tree()
     manifest = tree / "tilus.toml"
     world.port("flash_attention", tree)
-    _hold_equal(tree)
+    hold_sources(tree, "instances", tree.glob("csrc/flash_attn/src/*.cu"), PACKAGE)
     every = sorted(schedules(manifest, "instances", "ampere"), key=_turn)
     chosen = every[:count]
     if len(chosen) < len(every):
@@ -67,18 +66,6 @@ def _name(instance: Instance) -> str:
     """Return the name of the file that an instance is in its own build, without its suffix."""
     causal = "causal_" if instance["causal"] else ""
     return "flash_{direction}_hdim{head_dim}_{dtype}_".format(**instance) + f"{causal}sm80"
-
-
-def _hold_equal(tree: Path) -> None:
-    """Compare what the port renders with the files of its own generator, word by word."""
-    said = process(tilusbuild("render", "instances"), tree, world.environment()).out
-    ours = re.split(r"(?m)^// instances\[.*\n", said)[1:]
-    theirs = [path.read_text() for path in tree.glob("csrc/flash_attn/src/*.cu")]
-    hold_equal([_words(each) for each in ours], [_words(each) for each in theirs], PACKAGE)
-
-
-def _words(source: str) -> str:
-    return " ".join(re.sub(r"(?m)^//.*", "", source).split())
 
 
 def _tree() -> Path:

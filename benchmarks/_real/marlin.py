@@ -16,6 +16,7 @@ from _bench import ninja, nvcc
 
 from _real import world
 from _real.project import Project
+from _real.schedules import hold_sources
 
 PACKAGE = "vllm==0.33.0"
 
@@ -52,11 +53,13 @@ def prepare(kernels: int | None, way: str) -> Project:
         shutil.copytree(csrc / "core", tree / "csrc/core", dirs_exist_ok=True)
         Path(f"{ours}.new").rename(ours)
     world.port("marlin", tree)
-    _narrow(tree / "tilus.toml", kernels or 60, way)
     build = tree / "theirs"
     (build / "generated").mkdir(parents=True, exist_ok=True)
     generate = [world.python(), str(ours / "generate_kernels.py"), "8.0", str(build / "generated")]
     subprocess.run(generate, check=True)
+    if way == "unit":
+        hold_sources(tree, "unit", (build / "generated").glob("*.cu"), PACKAGE)
+    _narrow(tree / "tilus.toml", kernels or 60, way)
     text = (build / "generated/sm80_kernel_float16_u4b8_float16.cu").read_text()
     head, *each = re.split(r"(?=template __global__)", text)
     chosen = [re.sub(r"\s*}\s*$", "", kernel) for kernel in each[: kernels or len(each)]]
@@ -87,8 +90,8 @@ def _narrow(manifest: Path, kernels: int, way: str) -> None:
     text = manifest.read_text()
     unit, single = text.index("[library."), text.index("[script.marlin]")
     if way == "unit":
-        chosen = "[script.unit.restrict]\none = \"a_type == 'kFloat16' and b_type == 'kU4B8'\"\n"
-        text = text[:single].replace("most = 1000", f"most = {kernels}") + chosen
+        text = text[:single].replace("kernels = 1000", f"kernels = {kernels}")
+        text = text.rstrip() + "\none = \"a_type == 'float16' and b_type == 'u4b8'\"\n"
     else:
         rules = [
             f"(group_blocks == {g} and m_blocks == {m})" for g in (-1, 2, 4, 8) for m in range(5)

@@ -1,12 +1,15 @@
-"""The schedules that a port declares, as values: to be held to those of the project itself."""
+"""What a port declares, schedules and sources: to be held to those of the project itself."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from _bench import WorkNotDoneError
+from _bench import WorkNotDoneError, process
 
+from _real import world
+from _real.project import tilusbuild
 from tilusbuild.expr import Value
 from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.plan.model import list_instances, make_targets
@@ -32,3 +35,15 @@ def hold_equal(ours: Collection[object], theirs: Collection[object], of_what: st
             f"{of_what}: {len(mine - other)} of ours and {len(other - mine)} of theirs are in one "
             f"of {len(mine)} and {len(other)} only: {sorted(map(str, mine ^ other))[:2]}"
         )
+
+
+def hold_sources(tree: Path, script: str, theirs: Iterable[Path], of_what: str) -> None:
+    """Compare what the port renders with the files of the project's generator, word by word."""
+    rendered = process(tilusbuild("render", script), tree, world.environment()).out
+    ours = re.split(rf"(?m)^// {script}\[.*\n", rendered)[1:]
+    texts = [path.read_text() for path in theirs]
+    hold_equal([_words(each) for each in ours], [_words(each) for each in texts], of_what)
+
+
+def _words(source: str) -> str:
+    return " ".join(re.sub(r"(?m)^//.*", "", source).split())

@@ -52,6 +52,14 @@ def test_the_page_builds_three_programs_and_then_none(project: Project) -> None:
     assert project.compiled() == 0
 
 
+def test_each_printed_source_begins_a_line(project: Project) -> None:
+    # Given sources without a last newline,
+    generate(project, "X = 1")
+    project.write("tilus.toml", MANIFEST)
+    # when they are printed, then each line that names one begins with it.
+    assert len(re.findall(r"(?m)^// scale/\d host$", project.run("render").out)) == 3
+
+
 MEETING = """\
 import os, pathlib
 

@@ -69,7 +69,7 @@ def _write_source(arguments: RenderArgs, job: ProgramJob) -> None:
         # The buffer below the stream: a source may have bytes that are not UTF-8.
         sys.stdout.write(f"// {job.label}\n")
         sys.stdout.flush()
-        sys.stdout.buffer.write(source)
+        sys.stdout.buffer.write(source if source.endswith(b"\n") else source + b"\n")
         sys.stdout.buffer.flush()
 
 
