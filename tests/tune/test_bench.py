@@ -12,6 +12,7 @@ import pytest
 from tilusbuild.process.base import CancelledError
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.tune.bench.bench import Answer, DeviceBench, WorkerUnusableError, lock_device
+from tilusbuild.tune.bench.scores import SAMPLES_PER_WORKER
 from tilusbuild.tune.bench.work import Candidate, Case, write_case
 
 Libraries = Callable[..., str]
@@ -152,6 +153,23 @@ def test_warm_up_calls_go_before_each_sample(runner, scale_case, libraries, tmp_
         bench.close()
     # A sample is two calls: an estimate, and one in time. A worker's first sample is taken twice.
     assert calls == [4, 2, 5 + 4, 5 + 2]
+
+
+def test_a_new_worker_takes_over_after_some_samples(
+    runner, scale_case, libraries, tmp_path
+) -> None:
+    processes = tmp_path / "processes"
+    note = f'{{FILE *f = fopen("{processes}", "a"); fprintf(f, "%d\\n", getpid()); fclose(f);}}'
+    case, directory = scale_case
+    candidate = program(libraries(after=note))
+    workers = []
+    with closing(DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=20.0)) as bench:
+        bench.check_program(case, candidate, 0)
+        for number in (0, SAMPLES_PER_WORKER - 1, SAMPLES_PER_WORKER, SAMPLES_PER_WORKER):
+            assert bench.time_program(case, candidate, number, 0.0).status == "ok"
+            workers.append(processes.read_text().split()[-1])
+    first, second, third, fourth = workers
+    assert first == second != third == fourth
 
 
 def test_the_lock_of_a_device_is_never_made_through_a_link(tmp_path, monkeypatch) -> None:

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tilusbuild.tune.bench.race import (
     collect_logged_refusals,
     decide_cases,
 )
-from tilusbuild.tune.bench.scores import estimate_speedup
+from tilusbuild.tune.bench.scores import estimate_speedup, score_samples
 from tilusbuild.tune.bench.search import (
     find_nearest_winners,
     index_programs,
@@ -112,15 +113,47 @@ def test_programs_of_the_same_bytes_are_measured_once_and_share_what_comes_of_it
     assert statuses == [("ok", 1.0, False), ("incorrect", None, True)] * 2
 
 
-def test_a_speedup_is_claimed_only_where_its_interval_leaves_out_1() -> None:
-    faster = estimate_speedup([2.0, 2.1, 1.9, 2.0], [1.0, 1.1, 0.9, 1.0])
-    assert faster is not None
-    assert (faster.is_difference, faster.format_text()[:7]) == (True, "2.11x (")
-    same = estimate_speedup([1.0, 1.2, 1.1, 0.9], [1.1, 0.9, 1.0, 1.2])
-    assert same is not None
-    assert same.format_text() == "no difference"
-    assert estimate_speedup([], [1.0]) is None
-    assert estimate_speedup([1.0], [0.0]) is None
+@pytest.mark.parametrize(
+    ("baseline", "samples", "text"),
+    [
+        ([2.0, 2.01, 1.99, 2.0], [1.0, 1.01, 0.99, 1.0], "2.01x (1.96-2.06)"),
+        ([1.0, 1.2, 1.1, 0.9], [1.1, 0.9, 1.0, 1.2], "no difference"),
+        ([2.0, 2.0], [1.0, 1.0], "2.00x (2.00-2.00)"),
+        ([1.2] * 32, [1.0] * 32, "1.20x (1.20-1.20)"),
+        ([1.2] * 32, ([1.0] * 8 + [1.3] * 8) * 2, "no difference"),
+    ],
+    ids=["one worker", "equal", "no spread", "four workers", "workers that differ"],
+)
+def test_a_speedup_is_claimed_only_where_its_interval_leaves_out_1(
+    baseline: list[float], samples: list[float], text: str
+) -> None:
+    speedup = estimate_speedup(baseline, samples)
+    assert speedup is not None
+    assert speedup.format_text() == text
+
+
+def test_there_is_no_speedup_without_two_samples_that_a_clock_saw() -> None:
+    assert estimate_speedup([], [1.0, 1.0]) is None
+    assert estimate_speedup([1.0, 1.0], [1.0]) is None
+    assert estimate_speedup([1.0, 1.0], [0.0, 1.0]) is None
+
+
+@pytest.mark.parametrize("spread", [0.001, 0.02, 0.2])
+def test_another_measurement_is_in_the_interval_in_95_of_100(spread: float) -> None:
+    random = Random(0)
+
+    def measure() -> list[float]:
+        """Return 32 samples by four workers, whose memory makes each of them faster or slower."""
+        workers = [random.lognormvariate(0, spread) for _ in range(4)]
+        return [w * random.lognormvariate(0, spread / 4) for w in workers for _ in range(8)]
+
+    hits = 0
+    for _ in range(1000):
+        speedup = estimate_speedup(measure(), measure())
+        assert speedup is not None
+        ratio = score_samples(measure()) / score_samples(measure())
+        hits += speedup.low <= ratio <= speedup.high
+    assert hits >= 950
 
 
 def test_rounds_are_interleaved(log: Path) -> None:

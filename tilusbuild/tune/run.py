@@ -31,12 +31,10 @@ from tilusbuild.tune import prepare
 from tilusbuild.tune.arguments import CallLine
 from tilusbuild.tune.bench.bench import INCORRECT, OK, DeviceBench
 from tilusbuild.tune.bench.scores import score_samples
-from tilusbuild.tune.bench.session import list_integers
+from tilusbuild.tune.bench.session import ROUNDS, list_integers
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.benches import LocalBenches
 from tilusbuild.tune.input_rules import find_input_rules
-
-_SAMPLES = 15
 
 
 def choose_target(
@@ -157,15 +155,13 @@ def run_program(
 def _call_program(
     bench: DeviceBench, case: Case, program: Candidate, *, compared: bool
 ) -> CallLine:
-    """Call a program to check it, and take 15 samples; return the line. Raises `TilusbuildError`
-    for a program that cannot be called or timed, and `WorkerUnusableError`."""
+    """Call a program to check it, and take as many samples as `tune`; return the line. Raises
+    `TilusbuildError` for a program that cannot be called or timed, and `WorkerUnusableError`."""
     check_answer = bench.check_program(case, program, number=0)
     # A wrong program is timed, too: `run` reports both.
     if check_answer.status not in (OK, INCORRECT):
         raise TilusbuildError(f"program {program.index}: {check_answer.status}: {check_answer.why}")
-    samples = [
-        bench.time_program(case, program, number, expected=0.0) for number in range(_SAMPLES)
-    ]
+    samples = [bench.time_program(case, program, number, expected=0.0) for number in range(ROUNDS)]
     seconds = [sample.seconds for sample in samples if sample.seconds is not None]
     if not seconds:
         raise TilusbuildError(f"program {program.index}: {samples[0].status}: {samples[0].why}")

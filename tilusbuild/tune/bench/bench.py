@@ -7,8 +7,8 @@ one left behind; a crash in a worker that others had used before is confirmed in
 A worker is a resident process (`process/resident.py`). One that does not answer in time is killed
 with all that it started; nothing of it survives `close`.
 
-The price of a worker: a process start for each program that may have done harm, and a message for
-each sample.
+The price of a worker: a process start for each program that may have done harm and for each
+`SAMPLES_PER_WORKER` samples, and a message for each sample.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tilusbuild.process.resident import Resident
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.regular import open_regular, read_bytes
 from tilusbuild.state.temporary import find_temporary_root
+from tilusbuild.tune.bench.scores import SAMPLES_PER_WORKER
 from tilusbuild.tune.bench.work import Candidate, Case
 
 OK, INCORRECT, CRASH, TIMEOUT, LAUNCH_ERROR = "ok", "incorrect", "crash", "timeout", "launch error"
@@ -128,6 +129,8 @@ class DeviceBench:
         self._worker: Resident | None = None
         self._case_digest: str | None = None
         self._has_run_programs = False
+        self._turn = "", 0
+        """The case of the last sample, and how many workers its samples have used up."""
 
     def describe_device(self) -> dict[str, Any]:
         """Return the facts of the device."""
@@ -149,7 +152,12 @@ class DeviceBench:
         return self._ask_and_confirm(case, request, self._limit)
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
-        """Take one sample of a program."""
+        """Take one sample of a program, in a new worker after each `SAMPLES_PER_WORKER`."""
+        turn = case.digest, number // SAMPLES_PER_WORKER
+        # The first sample of a case goes to the worker that checked the program.
+        if turn != self._turn and case.digest == self._turn[0]:
+            self.close()
+        self._turn = turn
         # With the time of an earlier sample the limit is shorter, so that a hang ends sooner.
         limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
         request = {"do": "time", "library": program.library, "warmup": self._warmup}
@@ -169,9 +177,10 @@ class DeviceBench:
     def _ask_about_case(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
         """Ask about a program in a worker that holds the case. Return the answer; after a failure
         that may have harmed the worker, end it."""
+        # The start of a worker is a cost, too.
+        start = time.monotonic()
         worker = self._start_with_case(case)
         self._has_run_programs = True
-        start = time.monotonic()
         reply = self._ask_worker(worker, request, limit)
         cost = time.monotonic() - start
         if case.find_mismatch is not None and reply["status"] == OK and "outputs" in reply:
