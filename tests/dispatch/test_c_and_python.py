@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from support.marks import Marks
+from tilusbuild.dispatch.describe import node_to_json
 from tilusbuild.dispatch.tables import format_json
 from tilusbuild.embed.csource import write_dispatcher_sources
+from tilusbuild.expr import parse_expression
 from tilusbuild.runtime.choose import Chooser
 from tilusbuild.runtime.device import get_cpu
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import list_available_programs
-from tilusbuild.runtime.script import Script, parse_rule, read_script
+from tilusbuild.runtime.script import Script, parse_fitted_cost, read_script
 from tilusbuild.runtime.sealed import seal_json, unseal_json
 from tilusbuild.runtime.tables import DeviceTable, TableEntry, TableFile, read_dispatch_table
 
@@ -60,6 +62,21 @@ def rule(chance: random.Random) -> dict[str, Any]:
     return {"source": "of the test", "program": chance.randrange(4), "when": when}
 
 
+def cost(chance: random.Random) -> dict[str, Any]:
+    """A fitted cost: some have no value at some sizes."""
+    first, second = chance.choice(KEYS), chance.choice(KEYS)
+    source = chance.choice(
+        [
+            f"{chance.random()} + ({chance.random()} * {first}) * cdiv({second}, 132)",
+            f"{chance.randrange(9)} * {first} + {second}",
+            f"{chance.random()} * {first} * {second}",
+            f"{first} // {second}",
+            "2.0",
+        ]
+    )
+    return {"source": source, "cost": node_to_json(parse_expression(source).tree)}
+
+
 def serves_rule(chance: random.Random) -> dict[str, Any]:
     size, width = ["name", chance.choice(KEYS)], ["name", "width"]
     when = chance.choice(
@@ -94,7 +111,8 @@ def described(path: Path, chance: random.Random) -> Script:
         best, *others = chance.sample(range(4), chance.randrange(1, 5))
         entries[key] = TableEntry(key, best, 1e-6, key, others=tuple(others))
     fitted = tuple(
-        parse_rule(rule(chance), KEYS, script.programs) for _ in range(chance.choice([0, 0, 1, 8]))
+        parse_fitted_cost({**cost(chance), "program": program}, KEYS, script.programs)
+        for program in chance.sample(range(4), chance.choice([0, 0, 1, 4]))
     )
     fingerprint = get_cpu().make_fingerprint(script.hash)
     table = DeviceTable(fingerprint, tuple(entries.values()), fitted)

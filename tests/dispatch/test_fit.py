@@ -1,6 +1,7 @@
-"""`dispatch fit`: the fewest programs for what was measured, and rules for the sizes between."""
+"""`dispatch fit`: the fewest programs for what was measured, and costs for the sizes between."""
 
 import itertools
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,9 @@ import pytest
 
 from support.marks import Marks, built, copied
 from tilusbuild.cache.tree import Tree
-from tilusbuild.dispatch.fit import Fit, FitCase, fit_programs
+from tilusbuild.dispatch.fit import Fit, FitCase, Waves, fit_programs
 from tilusbuild.dispatch.measurements import append_rows
+from tilusbuild.expr import parse_expression
 from tilusbuild.plan.measured import MeasuredRow
 from tilusbuild.runtime import load
 from tilusbuild.runtime.device import get_cpu
@@ -19,13 +21,16 @@ __all__ = ["built", "copied"]
 FILE = "tuned/mark.jsonl"
 
 
-def fit(cases: list[FitCase], within: float = 1.05, most: int = 8) -> Fit:
-    return fit_programs(cases, ("m", "n"), within, most, lambda order: order[:1])
+def fit(
+    cases: list[FitCase], within: float = 1.05, most: int = 8, waves: Waves | None = None
+) -> Fit:
+    return fit_programs(cases, ("m", "n"), within, most, waves or Waves({}))
 
 
-def find_rule(fitted: Fit, **sizes: int) -> int:
-    """The program of the first rule that holds."""
-    return next(program for when, program in fitted.rules if eval(when, {}, sizes))
+def find_cheapest(fitted: Fit, **sizes: int) -> int:
+    """The program of the least cost."""
+    costs = {p: parse_expression(cost).evaluate(sizes) for p, cost in fitted.costs.items()}
+    return min(costs, key=lambda program: float(costs[program]))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -49,7 +54,7 @@ def test_no_fewer_programs_suffice(seed: int) -> None:
     assert suffices(tuple(fitted.programs))
     for fewer in itertools.combinations(programs, len(fitted.programs) - 1):
         assert not suffices(fewer)
-    assert all(find_rule(fitted, m=m + 1, n=1) in fitted.programs for m in range(len(cases)))
+    assert find_cheapest(fitted, m=1, n=1) in fitted.programs
 
 
 def test_greedy_would_take_a_program_more() -> None:
@@ -67,17 +72,47 @@ def test_too_few_programs_serve_within_the_least_factor_that_they_reach() -> Non
     cases = [FitCase((i + 1, 1), seconds) for i, seconds in enumerate(times)]
     fitted = fit(cases, most=1)
     assert (fitted.programs, fitted.within) == ([1], 1.4)
-    assert fitted.rules == [("True", 1)]
+    assert len(fitted.costs) == 1
 
 
-def test_rules_split_at_what_separates_the_sizes() -> None:
-    """Given a program for small products of m and n, and one for great ones, then the rules say so,
-    and a size that is left out is served well by the others."""
+def test_costs_say_what_programs_take() -> None:
+    """Given a program with a short start and one with a high rate, on a machine that is up to twice
+    as slow at some sizes, then the costs are in their proportion, and sizes that are left out are
+    served well."""
+    chance = random.Random(1)
     sizes = [(2**i, 2**j) for i in range(0, 12, 2) for j in range(0, 12, 2)]
-    cases = [FitCase((m, n), {3: 1.0 + (m * n > 1024), 7: 1.0 + (m * n <= 1024)}) for m, n in sizes]
+    cases = []
+    for m, n in sizes:
+        slowness = chance.uniform(1, 2)
+        times = {3: slowness * (1e-6 + 4e-9 * m * n), 7: slowness * (4e-6 + 1e-9 * m * n)}
+        cases.append(FitCase((m, n), times))
     fitted = fit(cases)
-    assert fitted.rules == [("m * n <= 2048", 3), ("m * n > 2048", 7)]
-    assert [case.left_out_regret for case in fitted.cases if case.left_out_regret] == []
+    assert max(case.left_out_regret for case in fitted.cases) == 0
+    assert find_cheapest(fitted, m=30, n=30) == 3
+    assert find_cheapest(fitted, m=33, n=33) == 7
+
+
+@pytest.mark.parametrize("known_size", [132, None])
+def test_costs_count_waves_of_blocks(known_size: int | None) -> None:
+    """Given programs of tiles of 64 and of 128 on a device that runs 132 blocks at once, when some
+    sizes are measured, then the better one is chosen at others, by the waves that it takes. Where
+    the 132 are not declared, they are found by the times."""
+
+    def measure(m: int, n: int) -> dict[int, float]:
+        blocks = {0: -(-m // 64) * -(-n // 64), 1: -(-m // 128) * -(-n // 128)}
+        rates = {0: 1.3e-6, 1: 4e-6}
+        return {p: 2e-6 + rates[p] * -(-count // 132) for p, count in blocks.items()}
+
+    chance = random.Random(2)
+    sizes = [(chance.randrange(1, 4096), chance.randrange(1, 4096)) for _ in range(300)]
+    tiles = {0: "cdiv(m, 64) * cdiv(n, 64)", 1: "cdiv(m, 128) * cdiv(n, 128)"}
+    blocks = {program: parse_expression(grid) for program, grid in tiles.items()}
+    cases = [FitCase(size, measure(*size)) for size in sizes[:100]]
+    fitted = fit(cases, waves=Waves(blocks, known_size))
+    assert "* cdiv((cdiv(m, 64) * cdiv(n, 64)), 132)" in fitted.costs[0]
+    for m, n in sizes[100:]:
+        times = measure(m, n)
+        assert times[find_cheapest(fitted, m=m, n=n)] <= 1.01 * min(times.values())
 
 
 def test_a_program_that_does_not_serve_a_size_is_never_chosen_there() -> None:
@@ -86,18 +121,22 @@ def test_a_program_that_does_not_serve_a_size_is_never_chosen_there() -> None:
         FitCase((m, 1), {1: 2.0} if m % 2 else {0: 1.0, 1: 2.0}, frozenset({0} if m % 2 else ()))
         for m in range(1, 20)
     ]
-    fitted = fit_programs(cases, ("m", "n"), 1.05, 8, lambda order: order)
+    fitted = fit(cases)
     assert fitted.programs == [0, 1]
-    assert fitted.rules == [("True", 0), ("True", 1)]
     for case in fitted.cases:
         assert case.program == case.left_out_program == case.case.key[0] % 2
 
 
-def test_a_program_without_a_time_counts_as_slow() -> None:
+def test_a_program_that_failed_counts_as_slow() -> None:
     """Program 0 failed at half of the sizes."""
-    cases = [FitCase((m, 1), {1: 1.01} | ({0: 1.0} if m < 9 else {})) for m in range(1, 17)]
+    cases = [FitCase((m, 1), {1: 1.01, 0: 1.0 if m < 9 else math.inf}) for m in range(1, 17)]
     assert fit(cases).programs == [1]
-    assert find_rule(fit(cases, within=1), m=16, n=1) == 1
+    assert find_cheapest(fit(cases, within=1), m=16, n=1) == 1
+
+
+def test_a_program_that_was_not_measured_at_some_sizes_is_judged_by_others() -> None:
+    cases = [FitCase((m, 1), {1: 2.0 * m} | ({0: 1.0 * m} if m % 2 else {})) for m in range(1, 17)]
+    assert find_cheapest(fit(cases), m=16, n=1) == 0
 
 
 def test_products_beyond_int64_are_compared() -> None:
@@ -150,7 +189,7 @@ def test_a_fit_is_written_served_and_packed(measured: Marks, tmp_path: Path) -> 
     assert choices(measured.cache, *sizes)[1:4] == [(3, "measured"), (3, "nearest"), (0, "nearest")]
     out = measured.run("dispatch", "fit", "mark", "--within", "1.01").out
     assert f"mark cpu on {get_cpu().name}: 2 programs of 4, within 1.01 of the best" in out
-    assert "  n <= 1024 → program 3\n  n > 1024 → program 0\n" in out
+    assert "  program 3: variant=3\n    cost: 2.209e-07 + 1.306e-10 * n\n" in out
     assert " 2048         0  0.0%             3  200.0%\n" in out
     assert "left out in turn: 28.6% in the mean, 200.0% at worst" in out
     expected = [
@@ -163,10 +202,11 @@ def test_a_fit_is_written_served_and_packed(measured: Marks, tmp_path: Path) -> 
     ]
     assert choices(measured.cache, *sizes) == expected
     measured.run("dispatch", "check", "mark")
-    assert "fitted: n > 1024 → program 0" in measured.run("dispatch", "show", "mark").out
+    shown = measured.run("dispatch", "show", "mark").out
+    assert "fitted: program 0 costs 6.088e-07 + 1.202e-11 * n\n" in shown
     _, first, second, *rows = (measured.directory / FILE).read_text().splitlines()
-    assert '"rule": 1, "when": "n <= 1024", "schedule": {"variant": 3}}' in first
-    assert '"rule": 2, "when": "n > 1024", "schedule": {"variant": 0}}' in second
+    assert '"cost": "6.088e-07 + 1.202e-11 * n", "schedule": {"variant": 0}}' in first
+    assert '"cost": "2.209e-07 + 1.306e-10 * n", "schedule": {"variant": 3}}' in second
     assert len(rows) == 7
 
     other = measured.copy(tmp_path / "other", cache=False)
@@ -192,25 +232,26 @@ def test_one_program_may_be_enough(measured: Marks) -> None:
         (1, "fitted"),
         (1, "measured"),
     ]
-    assert '"when": "True"' in (measured.directory / FILE).read_text()
+    assert '"cost": "1.04e-06"' in (measured.directory / FILE).read_text()
     line, *_ = measured.run("dispatch", "fit", "mark", "--json").events
-    assert (line["programs"], line["rules"]) == ([1], [["True", 1]])
+    assert (line["programs"], line["costs"]) == ([1], ["1.04e-06"])
 
 
-def test_rules_that_no_longer_apply_serve_nothing(measured: Marks) -> None:
-    """Given a fit, when the space loses a program, then a warning counts its rule."""
+def test_costs_that_no_longer_apply_serve_nothing(measured: Marks) -> None:
+    """Given a fit, when the space loses a program, then a warning counts its cost."""
     measured.run("dispatch", "fit", "mark", "--within", "1.01")
     measured.edit("tilus.toml", "variant = { range = [0, 3] }", "variant = [0, 1, 2]")
-    assert "n <= 1024 (the space has no such schedule)" in measured.run("build").err
-    assert choices(measured.cache, 50, 4096) == [(0, "nearest"), (0, "fitted")]
+    assert "2.209e-07 + 1.306e-10 * n (the space has no such schedule)" in measured.run("build").err
+    assert choices(measured.cache, 50, 4096) == [(0, "fitted"), (0, "fitted")]
 
 
-def test_a_mistake_in_a_rule_is_shown_at_its_line(measured: Marks) -> None:
+def test_a_mistake_in_a_cost_is_shown_at_its_line(measured: Marks) -> None:
     measured.run("dispatch", "fit", "mark", "--within", "1.01")
-    text = (measured.directory / FILE).read_text().replace("n <= 1024", "n <= ")
+    text = (measured.directory / FILE).read_text().replace("1.306e-10 * n", "1.306e-10 *")
     measured.write(FILE, text)
     err = measured.run("plan", status=2).err
-    assert err.startswith(f"{FILE}:2:1: error: not measurements of mark: 'n <= ': ")
+    message = "not measurements of mark: '2.209e-07 + 1.306e-10 *': "
+    assert err.startswith(f"{FILE}:3:1: error: {message}")
 
 
 def test_mistakes_are_told(copied: Marks) -> None:

@@ -45,7 +45,7 @@ def describe_unused_rows(
         why = _explain_unused_row(cache, instance, programs, row, keys)
         if why is not None:
             sizes = " ".join(f"{name}={size}" for name, size in row.sizes.items())
-            unused.append(f"{row.when or sizes} ({why})")
+            unused.append(f"{row.cost or sizes} ({why})")
     if not unused:
         return None
     surplus = len(unused) - _MAX_NAMED
@@ -67,7 +67,7 @@ def _explain_unused_row(
     keys: Sequence[str],
 ) -> str | None:
     """Return the reason why no call can use a row; None for a row that calls can use."""
-    if not ({*keys} >= parse_expression(row.when).names if row.when else {*keys} <= {*row.sizes}):
+    if not ({*keys} >= parse_expression(row.cost).names if row.cost else {*keys} <= {*row.sizes}):
         return f"the keys are {', '.join(keys)}"
     number = _find_program(instance, row)
     if number is None:

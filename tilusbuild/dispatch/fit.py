@@ -1,47 +1,50 @@
-"""Fits few programs to what was measured, and a tree of rules over the keys for sizes between.
+"""Fits few programs to what was measured, and a cost of each, whose least decides at other sizes.
 
 The programs are the fewest of which each measured case has one within a factor of its best: a set
-cover, solved by branch and bound. The tree splits the cases by the keys and their products, such as
-`m * n <= 4096`, so that the sum of the squares of the times is least, by the greatest gain first.
-Squares, because a great loss is worse than several small ones. Only `dispatch fit` imports this
+cover, solved by branch and bound. A cost is a sum of few terms with positive coefficients: products
+of keys, alone or times the waves of a launch, such as `k * cdiv(cdiv(m, 64) * cdiv(n, 64), 132)`. A
+GPU runs so many blocks at a time, and a last wave of few blocks takes as long as a full one ("wave
+quantization" in NVIDIA's Matrix Multiplication Background). Only `dispatch fit` imports this
 module: NumPy would take 80 ms of each build.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilusbuild.dispatch.measurements import (
-    fold_refusals,
-    make_rule_rows,
-    measure_cases,
-    select_unlike,
-)
+from tilusbuild.dispatch.measurements import fold_refusals, make_cost_rows, measure_cases
 from tilusbuild.errors import input_error
+from tilusbuild.expr import Expr, ExprError, parse_expression
+from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.plan.measured import MeasuredRow
 from tilusbuild.runtime.naming import format_command
 from tilusbuild.runtime.script import Script
 
+_Floats: TypeAlias = NDArray[np.float64]
 _Ratios: TypeAlias = NDArray[np.float64]
 """The time of each program (columns) in each case (rows) by the best time of the case; inf where
 the program has no time."""
-_Sizes: TypeAlias = NDArray[Any]
-"""The features of the cases (rows): their keys, and products of these."""
 
-_MAX_LEAVES = 16
+_MAX_TERMS = 5
+_MIN_GAIN = 0.01
+"""The least part of the squared error that a further term removes."""
 _MAX_FACTORS = 4
-"""Keys of which products are features."""
-_MIN_GAIN = 0.001
-"""The least sum of squares that a split saves, as a share of the cases."""
-_UNKNOWN = 10.0
-"""The ratio that counts for a program without a time in a case that it may serve."""
+"""Keys of which products are terms."""
+_ROUNDS = 4
+"""Fits of the costs, each with better factors of the cases."""
+_MAX_BLOCKS = 1024
+"""Blocks that a device may run at a time."""
+_MAX_GROUPS = 100
+"""Groups of cases that are left out in turn."""
+_FAILED = 10.0
+"""The ratio that counts for a program that failed in a case."""
 _MAX_STEPS = 4_000
 """Steps of the search for the fewest programs: after these it takes the best set so far."""
 
@@ -52,7 +55,7 @@ class FitCase(NamedTuple):
     key: tuple[int, ...]
     """The buckets of the dispatch keys."""
     seconds: Mapping[int, float]
-    """The time of a call by program number."""
+    """The time of a call by program number; inf for a program that failed."""
     unserved: frozenset[int] = frozenset()
     """Programs that do not serve the case's sizes, by the rules of `serves`."""
 
@@ -66,78 +69,92 @@ class FittedCase(NamedTuple):
     regret: float
     """The loss by it: 0.05 is a time that is 5 % longer than the best one."""
     left_out_program: int
-    """The choice of the tree that is fitted without the case."""
+    """The choice of the fit without the case."""
     left_out_regret: float
 
 
 class Fit(NamedTuple):
-    """Few programs, and the rules that choose among them."""
+    """Few programs, and the costs that choose among them."""
 
-    programs: list[int]
     within: float
     """The factor within which each case has a program."""
-    rules: list[tuple[str, int]]
-    """Conditions over the keys, with a program. The first rule whose program may serve decides."""
+    costs: dict[int, str]
+    """By program: an expression over the keys. The least of those that may serve decides."""
     cases: list[FittedCase]
 
+    @property
+    def programs(self) -> list[int]:
+        return [*self.costs]
 
-Select: TypeAlias = Callable[[Sequence[int]], Sequence[int]]
-"""A function from programs to those that are the first to serve some calls, in their order."""
+
+class Waves(NamedTuple):
+    """The blocks of launches, which run in waves."""
+
+    blocks: Mapping[int, Expr]
+    """The number of blocks by program, expressions over the keys, where it is known."""
+    size: int | None = None
+    """The number of blocks that the device runs at a time; None to find it by the times."""
 
 
 def fit_programs(
-    cases: Sequence[FitCase], keys: Sequence[str], within: float, most: int, select: Select
+    cases: Sequence[FitCase], keys: Sequence[str], within: float, most: int, waves: Waves
 ) -> Fit:
     """Return the fewest programs, at most `most`, of which each case has one within the factor
-    `within`, or within the least factor that `most` reach; and a tree of rules. Each case has a
-    program with a time."""
+    `within`, or within the least factor that `most` reach; and their costs. Each case has a program
+    with a time."""
     programs = sorted({program for case in cases for program in case.seconds})
-    times = np.array([[case.seconds.get(p, math.inf) for p in programs] for case in cases])
+    seconds = [[case.seconds.get(p, math.nan) for p in programs] for case in cases]
     # A time of 0 is below the clock's resolution.
-    times = np.maximum(times, 1e-12)
-    ratios: _Ratios = times / times.min(axis=1, keepdims=True)
+    times = np.maximum(np.array(seconds), 1e-12)
+    best_times = np.nanmin(times, axis=1, keepdims=True)
+    ratios: _Ratios = np.where(np.isnan(times), math.inf, times / best_times)
+    times = np.minimum(times, _FAILED * best_times)
     is_served = np.array([[p not in case.unserved for p in programs] for case in cases])
-    features = _list_features(keys)
-    products = [[math.prod(case.key[i] for i in feature) for feature in features] for case in cases]
-    # Python's integers where the products need them.
-    is_large = any(abs(product) >> 62 for row in products for product in row)
-    sizes: _Sizes = np.array(products, object if is_large else np.int64)
     columns, within = _choose_columns(ratios, within, most)
-    leaves = _grow_tree(sizes, _square(ratios, is_served, columns))
-    names = [" * ".join(keys[i] for i in feature) for feature in features]
-    rules = [
-        (leaf.format_condition(names), program)
-        for leaf in leaves
-        for program in select([programs[columns[place]] for place in leaf.order])
-    ]
-    fitted_cases = []
-    for row, case in enumerate(cases):
-        best = left_out = min(columns, key=lambda column: ratios[row, column])
-        rest = np.arange(len(cases)) != row
+    terms = _Terms(keys, [case.key for case in cases], [waves.blocks.get(p) for p in programs])
+    best_columns: list[int] = np.unique(ratios.argmin(axis=1)).tolist()
+    terms.wave_size = waves.size or _find_wave_size(terms, best_columns, times)
+    costs = _fit_costs(terms.list_values(columns), times[:, columns])
+    fitted_cases = {}
+    group_count = min(len(cases), _MAX_GROUPS)
+    for group in range(group_count):
+        rest = np.arange(len(cases)) % group_count != group
+        own, own_costs = columns, costs
         if rest.any():
-            # Fewer programs may do without the case. All cases in turn take the steps of one fit.
-            max_steps = _MAX_STEPS // len(cases)
+            # Fewer programs may do without the group. All in turn take the steps of one fit.
+            max_steps = _MAX_STEPS // group_count
             fewer = _find_cover(ratios[rest] <= within, len(columns) - 1, max_steps)
             own = _swap_columns(ratios[rest], fewer or columns, within)
-            tree = _grow_tree(sizes[rest], _square(ratios[rest], is_served[rest], own))
-            order = next(leaf.order for leaf in tree if leaf.holds(sizes[row]))
-            left_out = next((own[i] for i in order if is_served[row, own[i]]), best)
-        regret = min(ratios[row, left_out], _UNKNOWN) - 1
-        fitted_cases.append(
-            FittedCase(case, programs[best], ratios[row, best] - 1, programs[left_out], regret)
-        )
-    return Fit([programs[column] for column in columns], within, rules, fitted_cases)
+            own_costs = _fit_costs(terms.list_values(own)[:, rest], times[rest][:, own])
+        predicted = _predict(terms.list_values(own), own_costs)
+        predicted[~is_served[:, own]] = math.inf
+        for row in np.flatnonzero(~rest).tolist():
+            best = min(columns, key=lambda column: ratios[row, column])
+            left_out = own[int(predicted[row].argmin())]
+            left_out = left_out if is_served[row, left_out] else best
+            regret = min(ratios[row, left_out], _FAILED) - 1
+            choice = (programs[best], ratios[row, best] - 1, programs[left_out], regret)
+            fitted_cases[row] = FittedCase(cases[row], *choice)
+    return Fit(
+        within,
+        {
+            programs[column]: terms.format_cost(column, cost)
+            for column, cost in zip(columns, costs, strict=True)
+        },
+        [fitted_cases[row] for row in range(len(cases))],
+    )
 
 
 def fit_script(
     script: Script,
+    instance: PlannedInstance,
     measured_rows: Sequence[MeasuredRow],
     rows: Sequence[MeasuredRow],
     within: float,
     most: int,
 ) -> tuple[list[MeasuredRow], list[tuple[str, Fit]]]:
     """Fit few programs to the measurements of a script in its cache (`fit_programs`). Return `rows`
-    of the repository with the fitted rules in place of those of the same devices, and the fits by
+    of the repository with the fitted costs in place of those of the same devices, and the fits by
     device. Raises `InputError` if nothing is measured."""
     cases: dict[tuple[str, str], list[FitCase]] = {}
     for measurement, sizes in measure_cases(script, measured_rows, fold_refusals(measured_rows)):
@@ -146,35 +163,49 @@ def fit_script(
         )
         times = {i: time for i, time in measurement.seconds.items() if i not in unserved}
         if times:
+            times |= dict.fromkeys(measurement.refused, math.inf)
             case = FitCase(measurement.key, times, unserved)
             cases.setdefault((measurement.device, measurement.arch), []).append(case)
     if not cases:
         hint = f"`{format_command('tune', script.name)}` measures the manifest's sizes"
         raise input_error(f"nothing is measured for {script.label}", hint=hint)
-    select = partial(select_unlike, script)
+    waves = _find_waves(script, instance)
     fits = {
-        device: fit_programs(device_cases, script.keys, within, most, select)
+        device: fit_programs(device_cases, script.keys, within, most, waves)
         for device, device_cases in cases.items()
     }
-    rules = [
+    cost_rows = [
         row
         for (device, arch), fit in fits.items()
-        for row in make_rule_rows(script, device, arch, fit.rules)
+        for row in make_cost_rows(script, device, arch, fit.costs)
     ]
     kept_rows = [
         row
         for row in rows
-        if not row.when
+        if not row.cost
         or not row.is_of_instance(script.target, script.params)
         or (row.device, row.arch) not in fits
     ]
-    return [*kept_rows, *rules], [(device, fit) for (device, _), fit in fits.items()]
+    return [*kept_rows, *cost_rows], [(device, fit) for (device, _), fit in fits.items()]
 
 
-def _list_features(keys: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return the keys, by their places, and the products of several of them."""
-    highest = len(keys) if len(keys) <= _MAX_FACTORS else 1
-    return [f for count in range(1, highest + 1) for f in combinations(range(len(keys)), count)]
+def _find_waves(script: Script, instance: PlannedInstance) -> Waves:
+    """Return the blocks of a script's launches where its keys decide on them. The fact `sms` of the
+    target is the number that the device runs at a time."""
+    launch = instance.spec.recipe.launch
+    if script.kind == "cpu" or launch is None or not launch.grid:
+        return Waves({})
+    grid = parse_expression(" * ".join(side.canonical for side in launch.grid))
+    points = instance.spec.space.take_points(script.programs)
+    blocks = {
+        number: grid.substitute({**instance.params, **point.values})
+        for number, point in zip(script.programs, points, strict=True)
+    }
+    sms = instance.target.facts.get("sms")
+    return Waves(
+        {number: expr for number, expr in blocks.items() if expr.names <= {*script.keys}},
+        sms if isinstance(sms, int) and sms > 0 else None,
+    )
 
 
 # The programs.
@@ -266,90 +297,127 @@ def _swap_columns(ratios: _Ratios, columns: Sequence[int], within: float) -> lis
     return sorted(chosen)
 
 
-# The tree.
+# The costs.
 
 
-class _Leaf(NamedTuple):
-    """A part of the tree: for each feature the bounds `low < size <= high`, None for an open end;
-    and the places of the programs, the best first."""
+class _Terms:
+    """The terms of costs in some cases: products of keys, then each times the waves of a launch."""
 
-    bounds: tuple[tuple[int | None, int | None], ...]
-    order: list[int]
+    def __init__(
+        self, keys: Sequence[str], cases: Sequence[tuple[int, ...]], blocks: Sequence[Expr | None]
+    ) -> None:
+        """`blocks` are those of a launch of each program."""
+        count = len(keys) if len(keys) <= _MAX_FACTORS else 1
+        products = [f for size in range(count + 1) for f in combinations(range(len(keys)), size)]
+        sizes = np.array(cases, np.float64).reshape(len(cases), len(keys))
+        self.wave_size = 1
+        self._keys = [dict(zip(keys, case, strict=True)) for case in cases]
+        self._blocks = blocks
+        self._counts: dict[int, _Floats] = {}
+        self._names = [" * ".join(keys[place] for place in product) for product in products]
+        self._products = np.array([sizes[:, product].prod(axis=1) for product in products]).T
 
-    def holds(self, sizes: Sequence[int]) -> bool:
-        """Return whether a case belongs to the leaf."""
-        return all(
-            (low is None or low < size) and (high is None or size <= high)
-            for size, (low, high) in zip(sizes, self.bounds, strict=True)
+    def list_values(self, columns: Sequence[int]) -> _Floats:
+        """Return the terms of programs, by program, case and term; 0 without known blocks."""
+        waves = [np.ceil(self._count_blocks(column) / self.wave_size) for column in columns]
+        own = [np.hstack([self._products, count[:, None] * self._products]) for count in waves]
+        return np.array(own)
+
+    def _count_blocks(self, column: int) -> _Floats:
+        """Return the blocks of a program in each case; zeros if they are not known."""
+        if column not in self._counts:
+            counts = self._counts[column] = np.zeros(len(self._keys))
+            # A grid without a value in some case, such as `m // n`, is of no use.
+            with suppress(ExprError):
+                if expr := self._blocks[column]:
+                    counts[:] = [expr.evaluate(sizes) for sizes in self._keys]
+        return self._counts[column]
+
+    def format_cost(self, column: int, coefficients: _Floats) -> str:
+        """Return a cost as an expression."""
+        by_product, by_wave = np.split(coefficients, 2)
+        parts = [text] if (text := self._format_sum(by_product)) else []
+        if text := self._format_sum(by_wave):
+            expr = self._blocks[column]
+            parts.append(f"({text}) * cdiv({expr and expr.canonical}, {self.wave_size})")
+        return " + ".join(parts) or "0.0"
+
+    def _format_sum(self, coefficients: _Floats) -> str:
+        return " + ".join(
+            " * ".join(filter(None, (repr(float(f"{value:.4g}")), name)))
+            for value, name in zip(coefficients, self._names, strict=True)
+            if value
         )
 
-    def format_condition(self, names: Sequence[str]) -> str:
-        """Return the bounds as an expression."""
-        parts = []
-        for name, (low, high) in zip(names, self.bounds, strict=True):
-            if high is not None:
-                lower = "" if low is None else f"{low} < "
-                parts.append(f"{lower}{name} <= {high}")
-            elif low is not None:
-                parts.append(f"{name} > {low}")
-        return " and ".join(parts) or "True"
+
+def _predict(terms: _Floats, costs: _Floats) -> _Floats:
+    """Return the values of costs by case and program."""
+    values: _Floats = np.einsum("pnf,pf->np", terms, costs)
+    return values
 
 
-def _square(ratios: _Ratios, is_served: NDArray[np.bool_], columns: Sequence[int]) -> _Ratios:
-    """Return the cost of each column in each case. Where a program does not serve, the best of the
-    others does."""
-    own = np.minimum(ratios[:, columns], _UNKNOWN)
-    best = own.min(axis=1, keepdims=True)
-    return np.where(is_served[:, columns], own, best) ** 2
+def _fit_costs(terms: _Floats, times: _Floats, rounds: int = _ROUNDS) -> _Floats:
+    """Return the coefficients of costs, by program and term, for times by case and program: those
+    of the least relative errors.
+
+    Only the order of programs matters. So each case has a factor for what slows all of them alike,
+    such as a cache that is full or a machine that is busy.
+    """
+    is_timed = np.isfinite(times)
+    known_times = np.where(is_timed, times, 1.0)
+    factors = np.ones((len(times), 1))
+    for _ in range(rounds):
+        weights: _Floats = np.where(is_timed, factors / known_times, 0.0)
+        costs = np.array([_select_terms(*pair) for pair in zip(terms, weights.T, strict=True)])
+        # A cost that is far off must not decide on the factor.
+        ratios = np.clip(known_times / np.maximum(_predict(terms, costs), 1e-300), 0.1, 10.0)
+        means = np.sum(np.log(ratios), axis=1, where=is_timed) / np.maximum(is_timed.sum(axis=1), 1)
+        factors = np.exp(means)[:, None]
+    return costs
 
 
-def _grow_tree(sizes: _Sizes, costs: _Ratios) -> list[_Leaf]:
-    """Return the leaves of the tree, in the order of the splits."""
-    open_end: tuple[int | None, int | None] = (None, None)
-    everything = np.arange(len(sizes))
-    leaves = [((open_end,) * sizes.shape[1], everything, _find_split(sizes, costs, everything))]
-    while len(leaves) < _MAX_LEAVES:
-        number = max(range(len(leaves)), key=lambda i: leaves[i][2].gain)
-        bounds, cases, split = leaves[number]
-        if split.gain <= _MIN_GAIN * len(sizes):
+def _select_terms(terms: _Floats, weights: _Floats) -> _Floats:
+    """Return the coefficients of one cost: a term after the other is added by which the sum of the
+    squares of `1 - weight * cost` becomes least, while all coefficients are positive."""
+    weighted = terms * weights[:, None]
+    # Terms differ by many orders of magnitude.
+    scale = np.maximum(np.sqrt((weighted**2).sum(axis=0)), 1e-300)
+    weighted /= scale
+    sums = weighted.sum(axis=0)
+    # Some terms are equal, as `m * n` and `m` where n is 1: then the matrix needs a diagonal.
+    gram = weighted.T @ weighted + 1e-9 * np.eye(len(sums))
+    places: NDArray[np.intp] = np.zeros(0, np.intp)
+    coefficients, error = np.zeros(len(sums)), float(np.count_nonzero(weights))
+    for _ in range(_MAX_TERMS):
+        others = np.setdiff1d(np.arange(len(sums)), places)
+        sets = np.column_stack([np.tile(places, (len(others), 1)), others])
+        solved = np.linalg.solve(gram[sets[:, :, None], sets[:, None, :]], sums[sets][..., None])
+        values = solved[..., 0]
+        errors = np.count_nonzero(weights) - (values * sums[sets]).sum(axis=1)
+        errors[(values < 0).any(axis=1)] = math.inf
+        best = int(errors.argmin()) if len(errors) else 0
+        if not len(errors) or errors[best] >= error * (1 - _MIN_GAIN):
             break
-        is_below = sizes[cases, split.axis] <= split.edge
-        low, high = bounds[split.axis]
-        halves = []
-        for is_inside, interval in ((is_below, (low, split.edge)), (~is_below, (split.edge, high))):
-            own_bounds = (*bounds[: split.axis], interval, *bounds[split.axis + 1 :])
-            own_cases = cases[is_inside]
-            halves.append((own_bounds, own_cases, _find_split(sizes, costs, own_cases)))
-        leaves[number : number + 1] = halves
-    return [
-        _Leaf(bounds, np.argsort(costs[cases].sum(axis=0), kind="stable").tolist())
-        for bounds, cases, _ in leaves
-    ]
+        places, error = sets[best], float(errors[best])
+        coefficients[:] = 0
+        coefficients[places] = values[best]
+    own: _Floats = coefficients / scale
+    return own
 
 
-class _Split(NamedTuple):
-    """A split of a leaf at `size <= edge`, and the sum of costs that it saves."""
+def _find_wave_size(terms: _Terms, columns: Sequence[int], times: _Floats) -> int:
+    """Return the number of blocks at a time by which the costs of programs are nearest to their
+    times."""
 
-    gain: float
-    axis: int
-    edge: int
+    def measure_error(size: int) -> float:
+        terms.wave_size = size
+        values = terms.list_values(columns)
+        predicted = _predict(values, _fit_costs(values, times[:, columns], rounds=1))
+        return float(np.nansum((predicted / times[:, columns] - 1) ** 2))
 
+    if not terms.list_values(columns)[..., -1].any():
+        return 1  # no blocks are known
 
-def _find_split(sizes: _Sizes, costs: _Ratios, cases: NDArray[np.intp]) -> _Split:
-    """Return the split of some cases that saves most; of equal ones that of the first feature."""
-    best = _Split(0.0, 0, 0)
-    total = float(costs[cases].sum(axis=0).min())
-    for axis in range(sizes.shape[1] if len(cases) > 1 else 0):
-        order = cases[np.argsort(sizes[cases, axis], kind="stable")]
-        sums = costs[order].cumsum(axis=0)
-        sides = sums[:-1].min(axis=1) + (sums[-1] - sums[:-1]).min(axis=1)
-        own = sizes[order, axis]
-        sides[(own[:-1] == own[1:]).astype(bool)] = math.inf
-        place = int(sides.argmin())
-        gain = total - float(sides[place])
-        if gain > best.gain + 1e-9:
-            low, high = int(own[place]), int(own[place + 1])
-            # The middle in log2, where the nearest of the two changes.
-            middle = math.isqrt(max(low, 0) * max(high, 0))
-            best = _Split(gain, axis, max(low, min(high - 1, middle)))
-    return best
+    coarse = sorted({round(1.06**power) for power in range(int(math.log(_MAX_BLOCKS, 1.06)))})
+    best = min(coarse, key=measure_error)
+    return min(range(math.ceil(best / 1.06), int(best * 1.06) + 1), key=measure_error)

@@ -8,7 +8,7 @@ replaces the earlier one as a whole; a rejection holds until the program is rebu
 A row is of a program if it has its hash. Any other row with the schedule of a program is for
 earlier code, and serves only where nothing else does. For a device and a bucket the first of these
 decides: rows of this cache, rows of the repository, rows of this cache for earlier code. Where the
-repository has fitted rules for a device, only their programs are chosen by its measurements.
+repository has fitted costs for a device, only their programs are chosen by its measurements.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tilusbuild.plan.measured import (
 )
 from tilusbuild.runtime.naming import format_command
 from tilusbuild.runtime.regular import append_bytes, try_read_bytes
-from tilusbuild.runtime.script import DispatchRule, Script, parse_rule
+from tilusbuild.runtime.script import FittedCost, Script, parse_fitted_cost
 from tilusbuild.runtime.table_file import Refusal, explain_refusals, find_fastest, is_overruled
 from tilusbuild.runtime.tables import DeviceTable, TableEntry, TableFile, read_dispatch_table
 
@@ -138,7 +138,7 @@ def derive_tables(
 ) -> TableFile:
     """Return the dispatch tables and the refusals that follow from a cache's measurements of a
     script and from the rows of its repository. `refusals` are those of `fold_refusals`."""
-    fitted = _make_fitted_rules(script, committed.rows)
+    fitted = _list_fitted_costs(script, committed.rows)
     tables: dict[tuple[str, str], dict[tuple[int, ...], TableEntry]] = {key: {} for key in fitted}
     local_entries = [*_choose_entries(script, measurements, fitted)]
     committed_measurements = group_measurements(script, committed.rows, refusals)
@@ -168,45 +168,43 @@ def derive_tables(
     )
 
 
-def _make_fitted_rules(
+def _list_fitted_costs(
     script: Script, rows: Iterable[MeasuredRow]
-) -> dict[tuple[str, str], list[DispatchRule]]:
-    """Return the fitted rules of a script among the rows of its repository, by device and
-    architecture. Left out are rules of programs that are not built, or over other keys."""
-    fitted: dict[tuple[str, str], list[DispatchRule]] = {}
-    own_rows = (r for r in rows if r.when and r.is_of_instance(script.target, script.params))
-    ordered_rows = sorted(own_rows, key=lambda row: row.rule)
-    numbering = _Numbering(script) if ordered_rows else None
-    for row in ordered_rows:
+) -> dict[tuple[str, str], list[FittedCost]]:
+    """Return the fitted costs of a script among the rows of its repository, by device and
+    architecture. Left out are costs of programs that are not built, or over other keys."""
+    fitted: dict[tuple[str, str], list[FittedCost]] = {}
+    own_rows = [r for r in rows if r.cost and r.is_of_instance(script.target, script.params)]
+    numbering = _Numbering(script) if own_rows else None
+    for row in own_rows:
         program = numbering and numbering.find_number(row)
-        when = parse_expression(row.when)
-        if program is not None and when.names <= {*script.keys}:
-            value = {"source": row.when, "when": node_to_json(when.tree), "program": program}
-            rule = parse_rule(value, script.keys, script.programs)
-            fitted.setdefault((row.device, row.arch), []).append(rule)
+        cost = parse_expression(row.cost)
+        if program is not None and cost.names <= {*script.keys}:
+            value = {"source": row.cost, "cost": node_to_json(cost.tree), "program": program}
+            fitted_cost = parse_fitted_cost(value, script.keys, script.programs)
+            fitted.setdefault((row.device, row.arch), []).append(fitted_cost)
     return fitted
 
 
 def list_fitted_rows(script: Script, tables: Iterable[DeviceTable]) -> Iterator[MeasuredRow]:
-    """Yield a row for each fitted rule of a script's tables."""
+    """Yield a row for each fitted cost of a script's tables."""
     for table in tables:
-        rules = [(rule.source, rule.program) for rule in table.fitted]
+        costs = {cost.program: cost.source for cost in table.fitted}
         device, arch = table.fingerprint["device"], table.fingerprint["arch"]
-        yield from make_rule_rows(script, device, arch, rules)
+        yield from make_cost_rows(script, device, arch, costs)
 
 
-def make_rule_rows(
-    script: Script, device: str, arch: str, rules: Iterable[tuple[str, int]]
+def make_cost_rows(
+    script: Script, device: str, arch: str, costs: Mapping[int, str]
 ) -> Iterator[MeasuredRow]:
-    """Yield the rows of fitted rules for a device: conditions, each with a program."""
-    for number, (when, program) in enumerate(rules, 1):
+    """Yield the rows of fitted costs for a device, by program."""
+    for program, cost in costs.items():
         yield MeasuredRow(
             target=script.target,
             device=device,
             arch=arch,
             params=dict(script.params),
-            rule=number,
-            when=when,
+            cost=cost,
             schedule=script.get_schedule(program),
         )
 
@@ -298,14 +296,14 @@ def describe_older_rows(script: Script, rows: Sequence[MeasuredRow]) -> str | No
 def _choose_entries(
     script: Script,
     measurements: Iterable[Measurement],
-    fitted: Mapping[tuple[str, str], Sequence[DispatchRule]],
+    fitted: Mapping[tuple[str, str], Sequence[FittedCost]],
 ) -> Iterator[tuple[tuple[str, str], TableEntry]]:
     """Yield a device and architecture with the table entry of each of its buckets that a program
-    serves by these measurements: of a device with fitted rules, a program of theirs."""
+    serves by these measurements: of a device with fitted costs, a program of theirs."""
     for measurement in measurements:
-        rules = fitted.get((measurement.device, measurement.arch))
-        if rules:
-            numbers = {rule.program for rule in rules}
+        costs = fitted.get((measurement.device, measurement.arch))
+        if costs:
+            numbers = {cost.program for cost in costs}
             times = {i: time for i, time in measurement.seconds.items() if i in numbers}
             measurement = replace(measurement, seconds=times)
         best = find_fastest(measurement.seconds)
@@ -392,7 +390,7 @@ def _select_latest(script: Script, rows: Iterable[MeasuredRow]) -> list[_Case]:
     cases: dict[tuple[str, str, str], dict[str, MeasuredRow]] = {}
     params = format_values(script.params)
     for row in rows:
-        if row.when or row.target != script.target or format_values(row.params) != params:
+        if row.cost or row.target != script.target or format_values(row.params) != params:
             continue
         case = cases.get(row.case_key, {})
         latest = next((each.time for each in case.values()), "")  # all of a case have one

@@ -101,11 +101,11 @@ def format_json(script: Script, table_file: TableFile) -> bytes:
         rows = ",\n".join(f"    {json.dumps(list(entry))}" for entry in table.entries)
         body = f"[\n{rows}\n   ]" if rows else "[]"
         fingerprint = json.dumps(dict(sorted(table.fingerprint.items())), ensure_ascii=False)
-        rules = [
-            json.dumps({"source": rule.source, "when": rule.tree, "program": rule.program})
-            for rule in table.fitted
+        costs = [
+            json.dumps({"source": cost.source, "cost": cost.tree, "program": cost.program})
+            for cost in table.fitted
         ]
-        fitted = ',\n   "fitted": [\n    ' + ",\n    ".join(rules) + "\n   ]" if rules else ""
+        fitted = ',\n   "fitted": [\n    ' + ",\n    ".join(costs) + "\n   ]" if costs else ""
         parts.append(f'  {{"fingerprint": {fingerprint},\n   "entries": {body}{fitted}}}')
     tables_text = "[\n" + ",\n".join(parts) + "\n ]" if parts else "[]"
     keys = json.dumps(list(script.keys))
@@ -130,7 +130,7 @@ def format_text(
         ]
         heads = (*script.keys, "choice", "source", f"latency ({unit})")
         fitted = "".join(
-            f"fitted: {rule.source} → program {rule.program}\n" for rule in table.fitted
+            f"fitted: program {cost.program} costs {cost.source}\n" for cost in table.fitted
         )
         parts.append(f"{fingerprint}\n\n{format_table(heads, rows)}{fitted}")
     if reasons := explain_refusals(script.programs, refused):

@@ -243,19 +243,35 @@ static int td_serves(int program, const int64_t *size) {{
         )
 
     def _write_fitted(self) -> str:
-        """Return the C function of the fitted rules of each table. It returns a program, or -2 if
-        no rule holds."""
-        names = {key: f"bucket[{i}]" for i, key in enumerate(self.script.keys)}
+        """Return the C function of the fitted costs of each table. It returns the program of the
+        least, or -2 if no program has one."""
+        writer = CWriter({key: f"bucket[{i}]" for i, key in enumerate(self.script.keys)})
         lines = []
         for number, table in enumerate(self.tables):
-            for rule in table.fitted:
-                if rule.program in self.available:
-                    program = str(self.index_of[rule.program])
-                    serves = f"which == {number} && (!call || td_serves({program}, call))"
-                    lines.append(_write_rule(rule, names, serves, program))
-        body = "\n".join(["  (void)which;\n  (void)bucket;\n  (void)call;", *lines])
-        head = "static int td_fitted(int which, const int64_t *bucket, const int64_t *call)"
-        return f"{head} {{\n{body}\n  return -2;\n}}\n"
+            for fitted in table.fitted:
+                if fitted.program in self.available:
+                    program = self.index_of[fitted.program]
+                    text = writer.write_node(json_to_node(fitted.tree))[0]
+                    lines.append(f"""\
+  if (which == {number} && (!call || td_serves({program}, call))) {{
+    tb_expr_error = 0;
+    cost = (double)({text});
+    if (!tb_expr_error && (best < 0 || cost < least)) best = {program}, least = cost;
+  }}""")
+        body = "\n".join(lines)
+        return f"""\
+static int td_fitted(int which, const int64_t *bucket, const int64_t *call) {{
+  int best = -2;
+  double cost = 0, least = 0;
+  (void)which;
+  (void)bucket;
+  (void)call;
+{body}
+  (void)cost;
+  (void)least;
+  return best;
+}}
+"""
 
     def _write_model(self) -> str:
         """Return the C function of the cost model. It returns the cheapest program, or -2 without a

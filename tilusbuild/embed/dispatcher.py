@@ -26,7 +26,8 @@ from tilusbuild.state.files import sha256_file
 from tilusbuild.toolchain import Toolchain
 
 _SCHEMA = 2
-_LINK = ("-shared", "-Wl,--build-id=none,-s,-z,relro,-z,now,--as-needed")
+# Costs are compared: a fused multiply-add would round other than Python.
+_LINK = ("-ffp-contract=off", "-shared", "-Wl,--build-id=none,-s,-z,relro,-z,now,--as-needed")
 
 
 def name_library(script: Script) -> str:

@@ -107,12 +107,12 @@ FittedLine = declare_line(
     device=str,
     programs=tuple[int, ...],
     within=float,
-    rules=tuple[tuple[str, int], ...],
+    costs=tuple[str, ...],
     mean=float,
     worst=float,
 )
 """The few programs that serve an instance on a device, the factor of the best time within which
-they serve each measured size, their rules, and the mean and the greatest loss at a size that is
+they serve each measured size, their costs, and the mean and the greatest loss at a size that is
 left out of the fit."""
 
 
@@ -317,7 +317,7 @@ def _write_measured_file(manifest: Manifest, script: str, rows: Sequence[Measure
 def _fit_programs(
     arguments: DispatchArgs, project: Project, overviews: Sequence[DispatchOverview]
 ) -> int:
-    """Write the rows and the rules of few programs to the file `measured` of the manifest, refresh
+    """Write the rows and the costs of few programs to the file `measured` of the manifest, refresh
     the tables, and print the fits. Return 0. Raises `InputError`."""
     from tilusbuild.cache.layout import DISPATCH
     from tilusbuild.dispatch.committed import merge_measured_rows
@@ -326,6 +326,7 @@ def _fit_programs(
     from tilusbuild.dispatch.refresh import refresh_dispatcher, refresh_tables
     from tilusbuild.errors import input_error
     from tilusbuild.plan.measured import read_committed_rows
+    from tilusbuild.plan.model import PlanSelection
     from tilusbuild.runtime.naming import to_snake_case
 
     if not (arguments.within >= 1 and arguments.most >= 1):
@@ -336,7 +337,10 @@ def _fit_programs(
     local_rows = read_rows(project.cache, to_snake_case(name))
     for overview in overviews:
         script, path = overview.script, overview.script.path
-        rows, fits = fit_script(script, local_rows, rows, arguments.within, arguments.most)
+        # One schedule is enough: the plan has the launch, and the whole space.
+        (instance,) = project.make_plan(PlanSelection((script.label,), level=0)).instances
+        limits = (arguments.within, arguments.most)
+        rows, fits = fit_script(script, instance, local_rows, rows, *limits)
         # The tables first, since the rows of the file follow from them.
         refresh_tables(path, local_rows, CommittedRows(file, rows))
         rows, _ = merge_measured_rows(script, rows)
@@ -352,14 +356,15 @@ def _fit_programs(
 
 
 def _show_fit(arguments: DispatchArgs, script: Script, device: str, fit: Fit) -> None:
-    """Print the programs and rules of a fit, and the loss at each size if it is left out."""
+    """Print the programs and costs of a fit, and the loss at each size if it is left out."""
     from tilusbuild.table import Cell, format_table
 
     losses = [case.left_out_regret for case in fit.cases]
     mean, worst = sum(losses) / len(losses), max(losses)
     if arguments.json:
         programs = tuple(fit.programs)
-        line = FittedLine(script.label, device, programs, fit.within, tuple(fit.rules), mean, worst)
+        costs = tuple(fit.costs.values())
+        line = FittedLine(script.label, device, programs, fit.within, costs, mean, worst)
         emit_line(line)
         return
     count = format_count(len(fit.programs), "program")
@@ -368,11 +373,9 @@ def _show_fit(arguments: DispatchArgs, script: Script, device: str, fit: Fit) ->
         f"{script.label} on {device}: {count} of {len(script.programs)}, within {limit} of the best"
         f" at each of {format_count(len(fit.cases), 'size')}"
     )
-    for program in fit.programs:
+    for program, cost in fit.costs.items():
         values = " ".join(f"{k}={v}" for k, v in script.get_schedule(program).items())
-        print(f"  program {program}: {values}")
-    for when, program in fit.rules:
-        print(f"  {when} → program {program}")
+        print(f"  program {program}: {values}\n    cost: {cost}")
     rows: list[tuple[Cell, ...]] = [
         (
             *case.case.key,

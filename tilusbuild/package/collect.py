@@ -70,7 +70,7 @@ class PackageOrder(Struct, frozen=True):
     project: str
     version: str
     fitted: bool = False
-    """Whether to pack of each script only what dispatch can choose, by fitted rules."""
+    """Whether to pack of each script only what dispatch can choose, by fitted costs."""
 
     @property
     def title(self) -> str:

@@ -10,8 +10,8 @@ file is, then each line is a row (folded here), in order, so that a diff shows w
      "params": {"dtype": "f16"}, "sizes": {"m": 16}, "schedule": {"block_m": 64},
      "seconds": 1.187e-05, "program": "5f1c…"}
 
-A row with `when` in place of sizes and a time is a rule of the tree that `dispatch fit` writes: an
-expression over the buckets of the keys, and the schedule that serves there.
+A row with `cost` in place of sizes and a time is of `dispatch fit`: an expression over the buckets
+of the keys for the time of a schedule, of which the least serves.
 """
 
 from __future__ import annotations
@@ -36,17 +36,15 @@ _Size = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 class MeasuredRow(
     Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
-    """The time of a program of an instance at some sizes on a device, or why it has none; or a
-    rule by which a program serves."""
+    """The time of a program of an instance at some sizes on a device, or why it has none; or its
+    fitted cost at any sizes."""
 
     target: str
     device: str
     arch: str
     params: dict[str, Value]
-    rule: Annotated[int, Meta(ge=0)] = 0
-    """Of a rule: its place in the tree's rules, from 1; the first that holds decides."""
-    when: str = ""
-    """The condition of a rule; "" for a measurement."""
+    cost: str = ""
+    """The fitted cost; "" for a measurement."""
     sizes: dict[str, _Size | float | bool] = {}
     """The numbers of the measured calls by name, with at least the dispatch keys."""
     schedule: dict[str, Value]
@@ -64,20 +62,20 @@ class MeasuredRow(
     """The time of the tuning in UTC, as 2026-05-04T10:20:30Z. Rows of one tuning share it."""
 
     def __post_init__(self) -> None:
-        if [self.seconds is not None, self.status != "", self.when != ""].count(True) != 1:
-            raise ValueError('a row has "seconds", a "status" that says why it has none, or "when"')
-        if self.when:
+        if [self.seconds is not None, self.status != "", self.cost != ""].count(True) != 1:
+            raise ValueError('a row has "seconds", a "status" that says why it has none, or "cost"')
+        if self.cost:
             try:
-                parse_expression(self.when)
+                parse_expression(self.cost)
             except ExprError as error:
-                raise ValueError(f"{self.when!r:.80}: {error.message}") from None
+                raise ValueError(f"{self.cost!r:.80}: {error.message}") from None
 
     @property
     def sort_key(self) -> tuple[str, ...]:
-        """Return target, device, architecture, constants and sizes: no two rows of a repository's
-        file have the same."""
+        """Return target, device, architecture, constants and sizes, of a cost the schedule: no two
+        rows of a repository's file have the same."""
         device, arch, sizes = self.case_key
-        place = f"{self.rule:020}" if self.when else sizes
+        place = f" {format_values(self.schedule)}" if self.cost else sizes  # costs come first
         return (self.target, device, arch, format_values(self.params), place)
 
     @property

@@ -7,7 +7,7 @@ Of the programs, the first source that has an answer decides:
 
     table       a rule by hand, at the exact sizes
     measured    the bucket was measured on this device
-    fitted      the first rule of a tree that holds at the bucket (`dispatch fit`)
+    fitted      the least fitted cost at the bucket (`dispatch fit`)
     nearest     the nearest bucket that was: least sum over the keys of the difference in log2
     model       the least cost by the manifest's model, at the sizes of the bucket
     default     the declared default schedule, else the first program
@@ -18,13 +18,14 @@ default names a refused program, that is an error. `dispatch.c` decides in the s
 
 Nor is a program that by a rule of the manifest's `serves` does not serve the sizes of the call. A
 rule or default that names it does not count. Of a measured bucket the best program that serves them
-is taken, else that of a fitted rule.
+is taken, else that of the least fitted cost.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -74,7 +75,7 @@ class Chooser:
         self._rules = [rule for rule in script.rules if rule.program in nameable]
         entries, fitted = (table.entries, table.fitted) if table else ((), ())
         self._rows = {entry.key: entry for entry in entries if entry.program in self._usable}
-        self._fitted = [rule for rule in fitted if rule.program in self._usable]
+        self._fitted = [cost for cost in fitted if cost.program in self._usable]
         self._choose_for_bucket_cached = lru_cache(maxsize=_MAX_CACHED)(self._choose_for_bucket)
         # A program is chosen in int64, as the C dispatcher does it, where a greater u64 would be
         # another size.
@@ -159,15 +160,20 @@ class Chooser:
         return by_table or self._choose_by_model(bucket, self._usable) or self.choose_default()
 
     def _list_table_choices(self, bucket: tuple[int, ...]) -> Iterator[Choice]:
-        """Yield the choices for a bucket, the best first: of its row, of the fitted rules that hold
-        there, and, if the bucket was not measured, of the nearest row."""
+        """Yield the choices for a bucket, the best first: of its row, of the fitted costs, and,
+        if the bucket was not measured, of the nearest row."""
         row = self._rows.get(bucket)
         if row is not None:
             yield from self._list_row_choices(row, "measured", "measured at {}")
         sizes = dict(zip(self._script.keys, bucket, strict=True))
-        for rule in self._fitted:
-            if _holds(rule, sizes):
-                yield self._make_choice(rule.program, "fitted", f"fitted: {rule.source}")
+        costs = []
+        for place, fitted in enumerate(self._fitted):
+            with suppress(NoValueError):
+                costs.append((float(to_number(fitted.cost(sizes))), place))
+        for cost, place in sorted(costs):
+            fitted = self._fitted[place]
+            why = f"least fitted cost {cost:.4g} by {fitted.source}"
+            yield self._make_choice(fitted.program, "fitted", why)
         if row is None and self._rows:
             nearest = self._rows[find_nearest_bucket(bucket, self._rows)]
             yield from self._list_row_choices(nearest, "nearest", "{} is nearest")

@@ -71,7 +71,7 @@ class ScriptArgument(NamedTuple):
 
 
 class DispatchRule(NamedTuple):
-    """A rule by hand, or of a fitted tree: where `when` holds, `program` serves."""
+    """A rule by hand: where `when` holds, `program` serves."""
 
     source: str
     when: Function
@@ -80,6 +80,16 @@ class DispatchRule(NamedTuple):
     """The names in `when`."""
     tree: Any = None
     """`when` as JSON arrays."""
+
+
+class FittedCost(NamedTuple):
+    """A program's cost at the buckets of the keys, by which `dispatch fit` lets the least serve."""
+
+    source: str
+    cost: Function
+    program: int
+    tree: Any
+    """`cost` as JSON arrays."""
 
 
 class ServesRule(NamedTuple):
@@ -363,6 +373,14 @@ def parse_rule(
     when = build_function(tree, scalars)
     program = _check_program_number(value["program"], programs)
     return DispatchRule(_check_text(value["source"]), when, program, collect_names(tree), tree)
+
+
+def parse_fitted_cost(
+    value: Mapping[str, Any], keys: Collection[str], programs: Mapping[int, str]
+) -> FittedCost:
+    """Return a fitted cost of a file, an expression over the keys. Raise as `parse_description`."""
+    tree, program = value["cost"], _check_program_number(value["program"], programs)
+    return FittedCost(_check_text(value["source"]), build_function(tree, keys), program, tree)
 
 
 def _parse_serves(

@@ -3,13 +3,13 @@
     {"schema": 2, "keys": ["m", "n"],
      "tables": [{"fingerprint": {"script": …, "device": …, "arch": …},
                  "entries": [[[16, 4096], 3, 1.2e-05, [9, 4096], null, false, [0]], …],
-                 "fitted": [{"source": "m <= 96", "when": […], "program": 3}, …]}],
+                 "fitted": [{"source": "2e-06 + 3e-09 * m", "cost": […], "program": 3}, …]}],
      "refused": […]}
 
 An entry has the buckets of the keys, the program's number, the seconds of a call and its sizes, the
 file of the repository that has the row, if one has, whether the row is for earlier code, and the
-next best programs, for calls that the program does not serve. `fitted` has the rules of a tree over
-the buckets of the keys, for those without an entry (`dispatch fit`). A table holds when each field
+next best programs, for calls that the program does not serve. `fitted` has costs over the
+buckets of the keys, for those without an entry (`dispatch fit`). A table holds when each field
 of its fingerprint equals that of the device in use. `refused` lists the programs that are chosen
 nowhere (`runtime/table_file.py`). The builder writes the file (`dispatch/measurements.py`).
 Packages bring it, so everything in it is checked.
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from tilusbuild.runtime.device import Device
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError, make_read_error
 from tilusbuild.runtime.regular import read_bytes
-from tilusbuild.runtime.script import DispatchRule, Script, parse_rule
+from tilusbuild.runtime.script import FittedCost, Script, parse_fitted_cost
 from tilusbuild.runtime.semantics import INT64_MAX, INT64_MIN
 from tilusbuild.runtime.table_file import Refusal, parse_refusals
 
@@ -64,14 +64,14 @@ class DeviceTable(NamedTuple):
 
     fingerprint: Mapping[str, str]
     entries: tuple[TableEntry, ...] = ()
-    fitted: tuple[DispatchRule, ...] = ()
-    """Rules over the buckets of the keys."""
+    fitted: tuple[FittedCost, ...] = ()
+    """The program of the least cost serves buckets without an entry."""
 
     @property
     def programs(self) -> frozenset[int]:
         """Return the programs that the table can choose."""
         measured = {number for entry in self.entries for number in (entry.program, *entry.others)}
-        return frozenset(measured.union(rule.program for rule in self.fitted))
+        return frozenset(measured.union(cost.program for cost in self.fitted))
 
     def explain_mismatch(self, fingerprint: Mapping[str, str]) -> str | None:
         """Return the field of the fingerprint that differs; None when the table holds."""
@@ -145,7 +145,8 @@ def _parse_tables(script: Script, path: str, value: Any) -> tuple[DeviceTable, .
             _parse_fingerprint(table["fingerprint"]),
             _parse_entries(script, path, table["entries"]),
             tuple(
-                parse_rule(rule, script.keys, script.programs) for rule in table.get("fitted", [])
+                parse_fitted_cost(cost, script.keys, script.programs)
+                for cost in table.get("fitted", [])
             ),
         )
         for table in value["tables"]

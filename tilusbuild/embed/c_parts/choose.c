@@ -77,7 +77,7 @@ static int td_of_entry(const td_entry *entry, const int64_t *call) {
   return -2;
 }
 
-/* The program by the entry of a bucket, else by a fitted rule, else by the nearest entry if the
+/* The program by the entry of a bucket, else by a fitted cost, else by the nearest entry if the
    bucket has none; or -2. */
 static int td_by_table(int which, const int64_t *bucket, const int64_t *call, int *source) {
   if (which < 0) return -2;
