@@ -163,6 +163,7 @@ def test_a_script_that_does_not_end_is_stopped(tmp_path, monkeypatch) -> None:
 RULES = """
 limit, table = 96, numpy.array([2, 4])
 
+@(lambda rule: rule)
 def small(config):
     "Keeps it small."
     return config["block_size_x"] * config["tile"] <= limit

@@ -96,23 +96,22 @@ def _to_json_value(value: Any, names: set[str]) -> Any:
 
 
 def _find_definition(function: FunctionType) -> ast.Lambda | ast.FunctionDef | None:
-    """Return the syntax tree of a function; None if its source cannot be read. Of several lambdas
-    on one line, return the first with the same code."""
+    """Return the syntax tree of a lambda or a `def`; None for an `async def`, and if the source
+    cannot be read. Of several lambdas on one line, return the first with the same code."""
     try:
         tree = ast.parse("".join(inspect.findsource(function)[0]))
     except (OSError, SyntaxError):
         return None
     code = function.__code__
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Lambda | ast.FunctionDef):
-            continue
-        if node.lineno != code.co_firstlineno:
-            continue
-        if isinstance(node, ast.FunctionDef):
-            return node
-        compiled_code = compile(ast.Expression(node), "", "eval").co_consts[0]
-        if _list_code_facts(compiled_code) == _list_code_facts(code):
-            return node
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            # The code of a decorated function begins with its first decorator.
+            if next((d.lineno for d in node.decorator_list), node.lineno) == code.co_firstlineno:
+                return node
+        elif isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno:
+            compiled_code = compile(ast.Expression(node), "", "eval").co_consts[0]
+            if _list_code_facts(compiled_code) == _list_code_facts(code):
+                return node
     return None
 
 
