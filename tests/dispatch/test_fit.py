@@ -22,9 +22,9 @@ FILE = "tuned/mark.jsonl"
 
 
 def fit(
-    cases: list[FitCase], within: float = 1.05, most: int = 8, waves: Waves | None = None
+    cases: list[FitCase], within: float = 1.05, max_programs: int = 8, waves: Waves | None = None
 ) -> Fit:
-    return fit_programs(cases, ("m", "n"), within, most, waves or Waves({}))
+    return fit_programs(cases, ("m", "n"), within, max_programs, waves or Waves({}))
 
 
 def find_cheapest(fitted: Fit, **sizes: int) -> int:
@@ -70,7 +70,7 @@ def test_greedy_would_take_a_program_more() -> None:
 def test_too_few_programs_serve_within_the_least_factor_that_they_reach() -> None:
     times = ({0: 1.0, 1: 1.3, 2: 9.0}, {0: 1.2, 1: 1.0, 2: 9.0}, {0: 1.5, 1: 1.4, 2: 1.0})
     cases = [FitCase((i + 1, 1), seconds) for i, seconds in enumerate(times)]
-    fitted = fit(cases, most=1)
+    fitted = fit(cases, max_programs=1)
     assert (fitted.programs, fitted.within) == ([1], 1.4)
     assert len(fitted.costs) == 1
 

@@ -307,8 +307,8 @@ def test_a_log_that_cache_show_prints_is_shown_and_not_obeyed(project: Path) -> 
 def test_lines_are_seen_when_they_would_be(unbuffered: str, seen: str) -> None:
     """Of a process that dies: PYTHONUNBUFFERED holds nothing back, and stderr never does."""
     script = (
-        "import os, sys\nfrom tilusbuild.report.terminal import show_all_characters\n"
-        "with show_all_characters({}):\n"
+        "import os, sys\nfrom tilusbuild.report.terminal import use_terminal_streams\n"
+        "with use_terminal_streams({}):\n"
         "    print('out'); sys.stderr.write('err\\n'); print('again'); os._exit(0)\n"
     )
     ran = subprocess.run(

@@ -7,7 +7,7 @@ from tilusbuild.arch.names import (
     ArchError,
     combine_limits,
     format_gencode,
-    list_codes,
+    list_embedded_archs,
     list_known_names,
     parse_arch,
 )
@@ -24,7 +24,7 @@ __all__ = [
     "combine_limits",
     "compute_occupancy",
     "format_gencode",
-    "list_codes",
+    "list_embedded_archs",
     "list_known_names",
     "parse_arch",
 ]

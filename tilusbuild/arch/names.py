@@ -116,11 +116,12 @@ def combine_limits(archs: Sequence[Arch]) -> Mapping[str, int]:
     return limits
 
 
-def list_codes(archs: Iterable[Arch], *, ptx: bool) -> Iterator[tuple[Arch, bool]]:
+def list_embedded_archs(archs: Iterable[Arch], *, ptx: bool) -> Iterator[tuple[Arch, bool]]:
     """Yield (architecture, whether its PTX is embedded) for the code of one library.
 
     Architectures are sorted by number, so that the order in a manifest does not matter. PTX is
-    embedded for the newest architecture without a suffix: other PTX runs on no later GPU.
+    embedded, with `ptx`, for the newest architecture without a suffix: PTX of an architecture with
+    a suffix runs on no later GPU.
     """
     ordered = sorted(set(archs), key=lambda arch: (arch.number, arch.suffix))
     newest = next((arch for arch in reversed(ordered) if not arch.suffix), None)
@@ -135,7 +136,7 @@ def format_gencode(archs: Sequence[Arch], *, ptx: bool) -> tuple[str, ...]:
     twice and embed three images. Raises `ArchError` if PTX is asked for and all have a suffix, and
     `ValueError` for `cpu` or no architecture.
     """
-    codes = tuple(list_codes(archs, ptx=ptx))
+    codes = tuple(list_embedded_archs(archs, ptx=ptx))
     if not codes or any(arch.is_cpu for arch, _ in codes):
         raise ValueError("gencode is for GPU architectures")
     if ptx and not any(has_ptx for _, has_ptx in codes):

@@ -205,7 +205,8 @@ def _check_claims(
             required.add(name)
     if meta["status"] == Status.BUILT:
         required.add(product)
-        # The runtime would load the product that meta.json names; `_check_code` reads this one.
+        # The runtime would load the product that meta.json names, and `_check_meta_against_code`
+        # reads this one.
         if get_product(meta).name != product:
             yield Problem(layout.META, f"does not name the product {product}")
     elif product in files:
@@ -215,7 +216,7 @@ def _check_claims(
         yield Problem(name, "is missing")
     if not missing:
         yield from _check_directories(files, pipeline, program_txt, options_txt, manifests)
-        yield from _check_code(files, meta, pipeline)
+        yield from _check_meta_against_code(files, meta, pipeline)
 
 
 def _check_directories(
@@ -266,10 +267,11 @@ def check_directory(digest: str, members: Mapping[str, Content]) -> list[Problem
     return check_headers(digest, manifest, digests)
 
 
-def _check_code(
+def _check_meta_against_code(
     files: Mapping[str, Content], meta: Mapping[str, Any], pipeline: Pipeline
 ) -> Iterator[Problem]:
-    """Yield the facts of meta.json on the code that neither product nor log shows."""
+    """Yield a problem for each fact on the code in meta.json that contradicts the product or the
+    log, and for a product that cannot be read."""
     # The log is believed, since only a compile shows what the compilers print: meta.json need only
     # agree with it.
     log = _get_bytes(files, layout.LOG) or b""

@@ -233,7 +233,7 @@ class Stage:
             batch = EntryBatch(self._tree)
             batch.add_directory(program, self.path)
             batch.commit_programs()
-            return read_published(self._tree, program)
+            return read_published_entry(self._tree, program)
         finally:
             self.discard()
 
@@ -274,7 +274,7 @@ def _choose_mode(name: str, *, is_executable: bool) -> int:
     return 0o755 if is_executable or name.endswith(".sh") else 0o644
 
 
-def read_published(tree: Tree, program: str) -> Entry:
+def read_published_entry(tree: Tree, program: str) -> Entry:
     """Return the entry that was just published. Raises `CacheError`."""
     final = tree.program_path(program)
     try:

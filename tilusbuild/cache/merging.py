@@ -23,7 +23,7 @@ from tilusbuild.cache.entries import (
     list_meta_files,
     lookup_entry,
     parse_meta,
-    read_published,
+    read_published_entry,
 )
 from tilusbuild.cache.includes import Problem, check_include, is_include_whole, publish_include
 from tilusbuild.cache.index import HOST, list_programs, read_index, record_build
@@ -300,7 +300,7 @@ def install_program(cache: Tree, program: str, directory: str) -> Entry:
         batch = EntryBatch(cache)
         batch.add_directory(program, directory)
         batch.commit_programs()
-        return read_published(cache, program)
+        return read_published_entry(cache, program)
 
 
 def install_script(

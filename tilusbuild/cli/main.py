@@ -95,9 +95,9 @@ def _report_unforeseen(error: Exception, argv: list[str]) -> int:
     """Report an exception that no verb handled. Return the exit status."""
     try:
         from tilusbuild.cli import boundary
-        from tilusbuild.report.terminal import show_all_characters
+        from tilusbuild.report.terminal import use_terminal_streams
 
-        with show_all_characters(os.environ):
+        with use_terminal_streams(os.environ):
             return boundary.report_exception(error, argv)
     except ModuleNotFoundError as missing:
         # The report itself needs msgspec, which `pip install --no-deps` leaves out.
@@ -146,9 +146,9 @@ def _run_verb(argv: Sequence[str], started: int) -> tuple[str, int]:
     from tilusbuild.cli.parser import parse_command
     from tilusbuild.errors import TilusbuildError
     from tilusbuild.process.stopping import raise_on_signals
-    from tilusbuild.report.terminal import show_all_characters
+    from tilusbuild.report.terminal import use_terminal_streams
 
-    with raise_on_signals(), show_all_characters(os.environ):
+    with raise_on_signals(), use_terminal_streams(os.environ):
         # For the error of a command line that cannot be parsed, which may have --json all the same.
         verb, json, color = "", "--json" in argv, "auto"
         try:
@@ -219,7 +219,7 @@ def _print_error(error: TilusbuildError, json: bool, color: str) -> None:
         _write_stderr(error.render() + "\n")
         return
     text = terminal.colour_marks(spell_out_controls(error.render())) + "\n"
-    # `show_all_characters` may have replaced stderr by a stream that escapes control characters.
+    # `use_terminal_streams` may have replaced stderr by a stream that escapes control characters.
     getattr(sys.stderr, "write_styled", sys.stderr.write)(text)
     _write_stderr("")  # flushes
 

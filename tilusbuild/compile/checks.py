@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from tilusbuild.arch import Arch, Occupancy, compute_occupancy, list_codes, parse_arch
+from tilusbuild.arch import Arch, Occupancy, compute_occupancy, list_embedded_archs, parse_arch
 from tilusbuild.binary.cubin import KernelUsage, PtxasUsage, parse_ptxas, read_cubin
 from tilusbuild.binary.elf import BinaryError, is_relocatable, read_needs
 from tilusbuild.binary.fatbin import CodeImage, extract_cubins, read_archs
@@ -353,7 +353,7 @@ def list_expected_images(recipe: Recipe) -> set[tuple[str, str]]:
     if not recipe.pipeline.launcher.cuda:
         return set()
     images: set[tuple[str, str]] = set()
-    for arch, has_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
+    for arch, has_ptx in list_embedded_archs(recipe.archs, ptx=recipe.ptx):
         images.add(("sass", arch.name))
         if has_ptx:
             images.add(("ptx", arch.name))

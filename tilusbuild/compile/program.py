@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from msgspec import Struct, field
 
-from tilusbuild.arch import list_codes
+from tilusbuild.arch import list_embedded_archs
 from tilusbuild.compile import checks, declared
 from tilusbuild.compile.causes import (
     ProgramInputs,
@@ -252,7 +252,7 @@ class Compile(Struct):
         *earlier, last = steps
         base_name = last.output.removesuffix(".cubin")
         paths = {".cubin": last.output}
-        codes = list_codes(self.recipe.archs, ptx=self.recipe.ptx)
+        codes = list_embedded_archs(self.recipe.archs, ptx=self.recipe.ptx)
         if any(with_ptx and code.name == arch for code, with_ptx in codes):
             paths[".ptx"] = f"{base_name}.ptx"
         if is_symbol_looked_up(self.recipe):

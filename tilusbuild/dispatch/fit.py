@@ -97,11 +97,11 @@ class Waves(NamedTuple):
 
 
 def fit_programs(
-    cases: Sequence[FitCase], keys: Sequence[str], within: float, most: int, waves: Waves
+    cases: Sequence[FitCase], keys: Sequence[str], within: float, max_programs: int, waves: Waves
 ) -> Fit:
-    """Return the fewest programs, at most `most`, of which each case has one within the factor
-    `within`, or within the least factor that `most` reach; and their costs. Each case has a program
-    with a time."""
+    """Return the fewest programs, at most `max_programs`, of which each case has one within the
+    factor `within`, or within the least factor that `max_programs` reach; and their costs. Each
+    case has a program with a time."""
     programs = sorted({program for case in cases for program in case.seconds})
     seconds = [[case.seconds.get(p, math.nan) for p in programs] for case in cases]
     # A time of 0 is below the clock's resolution.
@@ -110,7 +110,7 @@ def fit_programs(
     ratios: _Ratios = np.where(np.isnan(times), math.inf, times / best_times)
     times = np.minimum(times, _FAILED * best_times)
     is_served = np.array([[p not in case.unserved for p in programs] for case in cases])
-    columns, within = _choose_columns(ratios, within, most)
+    columns, within = _choose_columns(ratios, within, max_programs)
     terms = _Terms(keys, [case.key for case in cases], [waves.blocks.get(p) for p in programs])
     best_columns: list[int] = np.unique(ratios.argmin(axis=1)).tolist()
     terms.wave_size = waves.size or _find_wave_size(terms, best_columns, times)
@@ -151,7 +151,7 @@ def fit_script(
     measured_rows: Sequence[MeasuredRow],
     rows: Sequence[MeasuredRow],
     within: float,
-    most: int,
+    max_programs: int,
 ) -> tuple[list[MeasuredRow], list[tuple[str, Fit]]]:
     """Fit few programs to the measurements of a script in its cache (`fit_programs`). Return `rows`
     of the repository with the fitted costs in place of those of the same devices, and the fits by
@@ -171,7 +171,7 @@ def fit_script(
         raise input_error(f"nothing is measured for {script.label}", hint=hint)
     waves = _find_waves(script, instance)
     fits = {
-        device: fit_programs(device_cases, script.keys, within, most, waves)
+        device: fit_programs(device_cases, script.keys, within, max_programs, waves)
         for device, device_cases in cases.items()
     }
     cost_rows = [
@@ -211,28 +211,30 @@ def _find_waves(script: Script, instance: PlannedInstance) -> Waves:
 # The programs.
 
 
-def _choose_columns(ratios: _Ratios, within: float, most: int) -> tuple[list[int], float]:
-    """Return the fewest columns of which each case has one within a factor, and the factor. Of
-    several such sets one with a low mean is returned."""
-    columns = _find_cover(ratios <= within, most, _MAX_STEPS)
+def _choose_columns(ratios: _Ratios, within: float, max_columns: int) -> tuple[list[int], float]:
+    """Return at most `max_columns` columns of which each case has one within the factor `within`,
+    few and with a low mean, and that factor. If `max_columns` do not suffice, the factor is the
+    least for which they do; if none is, there are more columns."""
+    columns = _find_cover(ratios <= within, max_columns, _MAX_STEPS)
     if columns is None:
         factors = np.unique(ratios[np.isfinite(ratios) & (ratios > within)])
         low, high = 0, len(factors) - 1
         while low < high:
             middle = (low + high) // 2
-            if _find_cover(ratios <= factors[middle], most, _MAX_STEPS) is None:
+            if _find_cover(ratios <= factors[middle], max_columns, _MAX_STEPS) is None:
                 low = middle + 1
             else:
                 high = middle
         within = float(factors[low]) if len(factors) else math.inf
-        # Cases that have no program in common with others may need more programs than `most`.
-        columns = _find_cover(ratios <= within, most, _MAX_STEPS)
+        # Cases that have no program in common with others may need more than `max_columns`.
+        columns = _find_cover(ratios <= within, max_columns, _MAX_STEPS)
         columns = columns or _find_cover(ratios <= within, len(ratios), 0) or []
     return _swap_columns(ratios, columns, within), within
 
 
-def _find_cover(covers: NDArray[np.bool_], most: int, max_steps: int) -> list[int] | None:
-    """Return the fewest columns that cover all rows; None if that takes more than `most`."""
+def _find_cover(covers: NDArray[np.bool_], max_columns: int, max_steps: int) -> list[int] | None:
+    """Return the fewest columns that cover all rows, or those of a greedy search if `max_steps` do
+    not find fewer; None if they are more than `max_columns`."""
     # The row that the fewest columns cover is the lowest bit: some column must cover it.
     order = np.argsort(-covers.sum(axis=1), kind="stable")
     masks: dict[int, int] = {}
@@ -252,11 +254,11 @@ def _find_cover(covers: NDArray[np.bool_], most: int, max_steps: int) -> list[in
         greedy.append(best)
         rest &= ~masks[best]
     steps = iter(range(max_steps))
-    for count in range(1, min(most, len(greedy) - 1) + 1):
+    for count in range(1, min(max_columns, len(greedy) - 1) + 1):
         columns = _extend_cover(masks, everything, count, steps)
         if columns is not None:
             return columns
-    return greedy if len(greedy) <= most else None
+    return greedy if len(greedy) <= max_columns else None
 
 
 def _extend_cover(

@@ -178,7 +178,8 @@ def _rank_scripts(scripts: Sequence[Script]) -> Iterable[tuple[int, int]]:
 
 
 def _to_c_type(argument: ScriptArgument) -> str:
-    """Return an argument's C type, with the blank or `*` that separates it from the name."""
+    """Return an argument's C type, with the blank or `*` that separates it from the name. A
+    struct is passed by its address, as `const void *`."""
     if argument.dims is None and is_struct(argument.dtype):
         return "const void *"
     c_type = get_scalar_type(argument.dtype).c.replace("_Bool", "bool")

@@ -163,11 +163,11 @@ def call_generator(
         kind = "None" if result is None else f"a value of type {type(result).__name__}"
         hint = "return the text, or a Source or Cubin of tilusbuild.generate"
         raise GeneratorError(f"it returned {kind}", line, hint)
-    plain: Source | Cubin = dataclasses.replace(result, **_plain_sizes(result, line))
+    plain: Source | Cubin = dataclasses.replace(result, **_to_plain_sizes(result, line))
     return plain
 
 
-def _plain_sizes(source: Generated, line: int | None) -> dict[str, Any]:
+def _to_plain_sizes(source: Generated, line: int | None) -> dict[str, Any]:
     """Return the sizes of a launch as numbers of Python and expressions. Raises
     `GeneratorError`."""
 
@@ -187,7 +187,7 @@ def _plain_sizes(source: Generated, line: int | None) -> dict[str, Any]:
 
 
 def _encode_source(source: Source | Cubin, *, dumps: bool) -> dict[str, Any]:
-    """Return a source or a cubin as values of JSON; `ir` only with `dumps`."""
+    """Return a source or a cubin as values of JSON. Without `dumps`, `ir` is empty."""
     fields = dataclasses.asdict(source)
     fields["ir"] = fields["ir"] if dumps else {}
     if isinstance(source, Cubin):

@@ -37,7 +37,7 @@ from tilusbuild.jit.request import (
     KernelRequest,
     OpenedRequest,
     Source,
-    open_requested,
+    open_project_of_request,
     to_request,
 )
 from tilusbuild.plan.model import PlanSelection
@@ -218,7 +218,7 @@ class KernelCache:
             # No collection may remove a `Source`'s project, or the program, before it is in use.
             is_source = isinstance(kernel_request.source, Source)
             with Tree(get_cache_dir()).hold_use() if is_source else nullcontext():
-                opened = open_requested(kernel_request)
+                opened = open_project_of_request(kernel_request)
                 with opened.project, opened.project.cache.hold_use():
                     script, compiled, inputs = _build_kernel(opened, kernel_request)
                     hold = ReaderLock(script.root, [script.hash])

@@ -257,9 +257,10 @@ class OpenedRequest(NamedTuple):
     read_since: FileTime
 
 
-def open_requested(request: KernelRequest) -> OpenedRequest:
-    """Open the project of a request, and narrow its manifest to the one program. For a `Source`,
-    first write its project into the user's cache. Raises `InputError` and `CacheError`."""
+def open_project_of_request(request: KernelRequest) -> OpenedRequest:
+    """Open the project of a request, and narrow its manifest to the program that the request asks
+    for. For a `Source`, first write its project into the user's cache. Raises `InputError` and
+    `CacheError`."""
     settings: dict[str, str | int | None] = {"level": 0}
     if request.backend == "nvrtc":
         settings["device-compiler"] = "nvrtc"
@@ -286,7 +287,8 @@ def open_requested(request: KernelRequest) -> OpenedRequest:
             hint='execution_backend="tvm_ffi" or "ctypes" run there',
         )
     project.manifest = _narrow_manifest(project.manifest, script, target, request)
-    # The time `start` by the file system's clock: a file with a later time may have been read
+    # The time `start` by the file system's clock, which is known only now that the project is open:
+    # its present time, less the time that has passed. A file with a later time may have been read
     # before it was written.
     read_since = project.clock.read_time().subtract(time.monotonic_ns() - start)
     return OpenedRequest(project, script, target, read_since)

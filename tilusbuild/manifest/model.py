@@ -202,7 +202,8 @@ class Manifest(Table, frozen=True, kw_only=True):
         return script if script in self.libraries else self.scripts[script].library
 
     def toolchain_of(self, script: str, target: str) -> str:
-        """Return the name of a script's toolchain for a target; "" is `[toolchain]`."""
+        """Return the name of the script's own toolchain, else its library's, else the target's; ""
+        stands for `[toolchain]`."""
         library = self.library_of(script)
         library_toolchain = None if library is None else self.libraries[library].toolchain
         # All objects of a library are linked together: its toolchain goes before the target's.

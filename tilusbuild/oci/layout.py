@@ -22,10 +22,10 @@ from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
 from tilusbuild.package.errors import (
     changed,
+    damaged,
     malformed,
     no_package,
     over_limit,
-    truncated,
     unlisted,
 )
 from tilusbuild.package.formats import PackageFormat
@@ -243,7 +243,7 @@ class OciReader:
         handle = open_plain(_blob_path(self._path, blob.digest), blob.digest)
         with os.fdopen(handle, "rb") as file:
             if os.fstat(handle).st_size != blob.size:
-                raise truncated(f"blob {blob.digest} is not {blob.size} bytes long")
+                raise damaged(f"blob {blob.digest} is not {blob.size} bytes long")
             hasher = make_hasher()
             while piece := file.read(1 << 20):
                 hasher.update(piece)
@@ -269,7 +269,7 @@ class OciReader:
             try:
                 present = set(os.listdir(os.path.join(self._path, directory)))
             except OSError as error:
-                raise truncated(f"{directory} cannot be read: {error.strerror}") from None
+                raise damaged(f"{directory} cannot be read: {error.strerror}") from None
             if unnamed_files := present - named_files:
                 name = os.path.join(directory, min(unnamed_files))
                 raise unlisted(f"{name!r:.200} is not listed")

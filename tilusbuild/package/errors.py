@@ -39,7 +39,7 @@ unsafe_entry = partial(PackageError, "UnsafeEntry")
 """Something in a container that is not a plain file: a link, a device, a pipe."""
 over_limit = partial(PackageError, "OverLimit")
 """More bytes, more files or a larger window than a package may ask for."""
-truncated = partial(PackageError, "Truncated")
+damaged = partial(PackageError, "Truncated")
 """A container is truncated or corrupt."""
 missing = partial(PackageError, "MissingFile")
 """A listed file is missing."""

@@ -91,7 +91,7 @@ class _LogMapper:
         if match := self._included.fullmatch(text):
             origin = self._map.find_origin(int(match[2]))
             return f"{match[1]}{origin}{match[3]}" if origin else text
-        if (match := self._context.fullmatch(text)) and (origin := self._find_first_origin()):
+        if (match := self._context.fullmatch(text)) and (origin := self._find_template_line()):
             return origin.template + match[1]
         return self._map_references(text)
 
@@ -109,8 +109,9 @@ class _LogMapper:
 
         return self._reference.sub(map_reference, text)
 
-    def _find_first_origin(self) -> Origin | None:
-        """Return the rendered template's own line of the first line that has an origin, or None."""
+    def _find_template_line(self) -> Origin | None:
+        """Return the place in the template itself of the first rendered line that has an origin; of
+        included text, the line that includes it. None if no line has an origin."""
         for number in range(1, len(self._map.rendered) + 1):
             origin = self._map.find_origin(number)
             if origin is not None:

@@ -136,9 +136,10 @@ class TerminalStream(TextIOBase):
 
 
 @contextmanager
-def show_all_characters(environment: Mapping[str, str]) -> Iterator[None]:
+def use_terminal_streams(environment: Mapping[str, str]) -> Iterator[None]:
     """Replace `sys.stdout` and `sys.stderr` by a `TerminalStream` each within the block. At its end
-    they write what they hold, and the former streams are back. Both become blocking for good."""
+    the rest is written, and the former streams are restored. The descriptors of both are set to
+    blocking, and stay so."""
     originals = sys.stdout, sys.stderr
     github = environment.get("GITHUB_ACTIONS") == "true"
     for stream in originals:

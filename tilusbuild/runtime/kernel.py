@@ -164,9 +164,9 @@ class Kernel:
         return outputs
 
     def select(self, **sizes: Value) -> Choice:
-        """Return the choice for these sizes on the default device, and for tensors with the largest
-        alignment that rules ask for. Raises `TypeError` for an unknown size and a missing dispatch
-        key, and `LoadError`s."""
+        """Return the choice for these sizes on the default device; each tensor is taken to have
+        the largest alignment that a rule asks for. Raises `TypeError` for an unknown size, one that
+        is not a whole number and a missing dispatch key, and `LoadError`s."""
         active = self._activate_default()
         script = active.script
         integers = [argument.name for argument in script.arguments if argument.dims is None]

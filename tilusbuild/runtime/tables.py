@@ -114,8 +114,8 @@ _MEND = "`tilusbuild build` makes a new one"
 def select_table(
     script: Script, tables: tuple[DeviceTable, ...], device: Device
 ) -> DeviceTable | None:
-    """Return the first table that holds on the device. Without one return None, but raise
-    `LoadError` when the file has tables."""
+    """Return the first table that holds on the device. If none does, return None if each has
+    entries, all with an origin (a repository's); otherwise raise `LoadError`."""
     fingerprint = device.make_fingerprint(script.hash)
     reasons = []
     for table in tables:

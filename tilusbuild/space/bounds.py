@@ -26,7 +26,8 @@ class NoBoundsError(Exception):
 
 
 def find_impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
-    """Return a mask of the points at which the rule `node` is false for all values of its names.
+    """Return a mask of the points at which the rule `node` is surely false for all values of its
+    names.
 
     `interval_of` returns the interval of a name. Raises `NoBoundsError` if nothing is known.
     """
@@ -37,7 +38,7 @@ def find_impossible(node: Node, interval_of: Callable[[str], Interval]) -> Any:
             for op, side in node.rest:
                 right = bound_node(side, interval_of)
                 # A chain is false if one of its pairs is.
-                impossible = impossible | _find_apart(op, left, right)
+                impossible = impossible | _mask_never_true(op, left, right)
                 left = right
             return impossible
         case Logic(op="or"):
@@ -145,20 +146,21 @@ def _bound_by_corners(
     return reduce(np.minimum, corners), reduce(np.maximum, corners)
 
 
-def _find_apart(op: str, left: Interval, right: Interval) -> Any:
-    """Return a mask of where `left op right` is false for all values in both intervals. For `!=`
-    no point is marked."""
+def _mask_never_true(op: str, left: Interval, right: Interval) -> Any:
+    """Return a mask of the points where `left op right` surely holds for no values of the two
+    intervals; for `!=` none."""
     if op in ("<", "<="):
-        return _find_above(left, right)
+        return _mask_above(left, right)
     if op in (">", ">="):
-        return _find_above(right, left)
+        return _mask_above(right, left)
     if op == "==":
-        return _find_above(left, right) | _find_above(right, left)
+        return _mask_above(left, right) | _mask_above(right, left)
     return np.False_
 
 
-def _find_above(left: Interval, right: Interval) -> Any:
-    """Return a mask of where each value on the left is greater than each one on the right."""
+def _mask_above(left: Interval, right: Interval) -> Any:
+    """Return a mask of the points where each value on the left is surely greater than each one on
+    the right: the ends are apart by the margin."""
     low, high = left[0], right[1]
     # A point that is masked wrongly is lost, so ends that are nearly equal are not apart.
     return low - high > MARGIN * (np.abs(low) + np.abs(high))

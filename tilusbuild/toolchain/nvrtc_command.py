@@ -89,7 +89,8 @@ C++ name of the kernel or ""."""
 
 
 def _parse_compile(argv: list[str]) -> CompileCommand | None:
-    """Return the compile that a command asks for; None for other verbs."""
+    """Return the compile that a command asks for; None for other verbs, and if words are
+    missing. Of several kernel options the first is taken."""
     results = _RESULTS_OF_VERB.get(argv[0]) if argv else None
     if results is None or len(argv) < 3 + len(results):
         return None

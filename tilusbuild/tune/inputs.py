@@ -91,7 +91,8 @@ def generate_inputs(
 def count_bytes(
     signature: Signature, sizes: Mapping[str, Value], is_counted: Callable[[Argument], bool]
 ) -> int:
-    """Return the bytes of the tensors of a call that are counted. Raises `InputError`."""
+    """Return the size in bytes of those tensors of a call for which `is_counted` holds. Raises
+    `InputError`."""
     dims = check_sizes(signature, sizes)
     tensors = [a for a in signature.callable_arguments if a.is_tensor and is_counted(a)]
     return sum(

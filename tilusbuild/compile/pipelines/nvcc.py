@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from tilusbuild.arch import Arch, format_gencode, list_codes
+from tilusbuild.arch import Arch, format_gencode, list_embedded_archs
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.geometry import format_program_source
 from tilusbuild.compile.launcher import HOST_LAUNCHER, KERNEL_LAUNCHER
@@ -280,7 +280,7 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
         steps: list[Step] = []
         images: list[str] = []
         is_fatbin = image.endswith(".fatbin")
-        for arch, with_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
+        for arch, with_ptx in list_embedded_archs(recipe.archs, ptx=recipe.ptx):
             base_name = arch.name if is_fatbin else "program"
             ptx, cubin = f"{base_name}.ptx", f"{base_name}.cubin"
             code = format_gencode([arch], ptx=False)

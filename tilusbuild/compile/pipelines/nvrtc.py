@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from tilusbuild.arch import Arch, list_codes
+from tilusbuild.arch import Arch, list_embedded_archs
 from tilusbuild.compile.kernel_names import SYMBOL_FILE, anchor_kernel, is_cpp_name
 from tilusbuild.compile.model import (
     HERE,
@@ -164,7 +164,7 @@ class KernelNvrtc(KernelPipeline):
         steps: list[Step] = []
         images: list[str] = []
         is_fatbin = image.endswith(".fatbin")
-        for arch, with_ptx in list_codes(recipe.archs, ptx=recipe.ptx):
+        for arch, with_ptx in list_embedded_archs(recipe.archs, ptx=recipe.ptx):
             number = arch.name.removeprefix("sm_")
             stem = arch.name if is_fatbin else "program"
             outputs = [f"{stem}.cubin"]
@@ -251,7 +251,7 @@ class KernelNvrtc(KernelPipeline):
 
     def dump_intermediates(self, recipe: Recipe, dump: DumpInProgress) -> None:
         """Write the PTX of each architecture, which a compile to a cubin does not keep."""
-        for name in (arch.name for arch, _ in list_codes(recipe.archs, ptx=recipe.ptx)):
+        for name in (arch.name for arch, _ in list_embedded_archs(recipe.archs, ptx=recipe.ptx)):
             argv = _build_compile_command(recipe, name, [f"{name}.cubin", f"{name}.ptx"])
             if dump.run(Step("dump", argv, f"{name}.ptx")):
                 dump.copy(f"{name}.ptx", f"{name}.ptx")

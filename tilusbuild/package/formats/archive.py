@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import no_package, over_limit, truncated, unlisted, unsafe_entry
+from tilusbuild.package.errors import damaged, no_package, over_limit, unlisted, unsafe_entry
 from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.directory import open_plain, sync_public_file
 from tilusbuild.package.listing import MAX_LIST_SIZE, split_layers
@@ -60,25 +60,26 @@ def _decompress_frames(file: BinaryIO) -> Iterator[bytes]:
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << MAX_WINDOW_LOG)
-    packed = b""
     try:
-        # Bytes that were read past the end of a frame begin the next one.
-        while packed := packed or file.read(_STEP):
+        start = file.read(_STEP)
+        while start:
             # zstandard takes skippable frames too, in which anything can hide.
-            packed += file.read(max(0, len(MAGIC) - len(packed)))
-            if not packed.startswith(MAGIC):
-                raise truncated("between its zstd frames is something else")
+            start += file.read(max(0, len(MAGIC) - len(start)))
+            if not start.startswith(MAGIC):
+                raise damaged("between its zstd frames is something else")
             frame = decompressor.decompressobj()
+            yield frame.decompress(start)
             while not frame.eof:
-                packed = packed or file.read(_STEP)
+                packed = file.read(_STEP)
                 if not packed:
-                    raise truncated("it is truncated")
+                    raise damaged("it is truncated")
                 yield frame.decompress(packed)
-                packed = frame.unused_data  # empty before the frame's end
+            # Bytes that were read past the end of a frame begin the next one.
+            start = frame.unused_data or file.read(_STEP)
     except zstandard.ZstdError as error:
-        raise truncated(f"it cannot be unpacked: {error}") from None
+        raise damaged(f"it cannot be unpacked: {error}") from None
     except OSError as error:
-        raise truncated(f"it cannot be read: {error.strerror}") from None
+        raise damaged(f"it cannot be read: {error.strerror}") from None
 
 
 # Tar.
@@ -112,12 +113,12 @@ def read_entries(read: Read) -> Iterator[ContainerFile]:
             pass
         # Bytes in the padding are in no file and no digest: a place to hide something in.
         if any(_read_exactly(read, -info.size % BLOCK)):
-            raise truncated(f"{info.name!r:.200} is followed by bytes that belong to no file")
+            raise damaged(f"{info.name!r:.200} is followed by bytes that belong to no file")
     # GNU tar pads to a record of 10 KiB. Zeros compress a thousand times and more: padding without
     # end would keep a reader busy for as long as its maker likes.
     mark_and_padding = _read_exactly(read, BLOCK) + read(_MAX_PADDING)
     if any(mark_and_padding) or read(1):
-        raise truncated("bytes after the end of the archive")
+        raise damaged("bytes after the end of the archive")
 
 
 def _parse_header(header: bytes, read: Read) -> tarfile.TarInfo:
@@ -135,21 +136,21 @@ def _parse_header(header: bytes, read: Read) -> tarfile.TarInfo:
             # A packer of ours writes one record, the name's: the comparison below sees any other.
             info.name = extended.partition(b"=")[2].partition(b"\n")[0].decode()
     except (tarfile.HeaderError, ValueError) as error:
-        raise truncated(f"the archive is corrupt: {error}") from None
+        raise damaged(f"the archive is corrupt: {error}") from None
     if info.type != tarfile.REGTYPE:
         raise unsafe_entry(
             f"{info.name!r:.200} is an entry of type {info.type!r}, not a plain file"
         )
     # Every other field is a place to hide something in, or one that extractors read differently.
     if header != _make_header(info.name, info.size, int(info.mtime)):
-        raise truncated(f"{info.name!r:.200} has a header that no packer writes")
+        raise damaged(f"{info.name!r:.200} has a header that no packer writes")
     return info
 
 
 def _read_exactly(read: Read, count: int) -> bytes:
     data = read(count)
     if len(data) < count:
-        raise truncated("the archive is truncated")
+        raise damaged("the archive is truncated")
     return data
 
 

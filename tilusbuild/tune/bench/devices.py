@@ -163,16 +163,16 @@ class HostDevice:
         """Return the mean seconds of a call, and True: no call waits for the host. `restore` is
         called before each call, outside of the time."""
         # The first call also faults in pages and warms the branch predictor.
-        estimate = _time_one(call, restore)
+        estimate = _time_one_call(call, restore)
         if cold:
             # One call: the second would find what the first has loaded.
             if restore is not None:
                 restore()
             self._evict_caches()
-            return _time_one(call), True
+            return _time_one_call(call), True
         launches = count_launches(estimate, _CPU_SPAN, _MAX_CPU_CALLS)
         if restore is not None:
-            return sum(_time_one(call, restore) for _ in range(launches)) / launches, True
+            return sum(_time_one_call(call, restore) for _ in range(launches)) / launches, True
         start = time.perf_counter()
         for _ in range(launches):
             call()
@@ -188,7 +188,7 @@ class HostDevice:
         ctypes.memset(address, 1, len(self._flush))
 
 
-def _time_one(call: Callable[[], None], restore: Callable[[], None] | None = None) -> float:
+def _time_one_call(call: Callable[[], None], restore: Callable[[], None] | None = None) -> float:
     """Return the seconds of one call, after `restore`."""
     if restore is not None:
         restore()
@@ -198,7 +198,7 @@ def _time_one(call: Callable[[], None], restore: Callable[[], None] | None = Non
 
 
 def find_largest_cache() -> int:
-    """Return the bytes of the first processor's largest cache; 0 if Linux reports none."""
+    """Return the size in bytes of the first processor's largest cache; 0 if Linux reports none."""
     sizes = [0]
     for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
         with suppress(ValueError):

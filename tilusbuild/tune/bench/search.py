@@ -1,4 +1,4 @@
-"""The search for fast programs where a budget does not suffice to look at all.
+"""The search for fast programs where a budget does not suffice to measure every program.
 
 The winners at the nearest sizes and a random sample come first, and after these the programs that a
 model of the times ranks highest (`surrogate.py`). Of a large space the model compares the neighbors
@@ -88,8 +88,8 @@ def run_search(search: Search, look: Callable[[Iterable[Candidate]], float | Non
 def _search_by_model(
     work: Work, order: Sequence[Candidate], scores: dict[int, float | None], quota: Quota
 ) -> Search:
-    """Search by a model of the times until `LOOK_SHARE` of the quota is used. Add the seconds to
-    `scores`."""
+    """Yield rankings of candidates, best first by a model of the times, until `LOOK_SHARE` of the
+    quota is used. Receive the seconds of each ranking's first, and add them to `scores`."""
     # NumPy is imported where there is a search.
     from tilusbuild.tune.bench.surrogate import Surrogate
 
@@ -103,6 +103,7 @@ def _search_by_model(
         numbers = [*islice(unseen, _MAX_RANKED)]
         if any(seconds is not None for seconds in scores.values()):
             numbers = surrogate.rank_programs(scores, numbers)
+        # Only the first is looked at. The next ones may be built meanwhile.
         scores[numbers[0]] = yield map(programs.__getitem__, numbers)
 
 
