@@ -124,7 +124,7 @@ def test_a_program_that_does_not_serve_a_size_is_never_chosen_there() -> None:
     fitted = fit(cases)
     assert fitted.programs == [0, 1]
     for case in fitted.cases:
-        assert case.program == case.left_out_program == case.case.key[0] % 2
+        assert case.program == case.left_out_program == case.case.sizes[0] % 2
 
 
 def test_a_program_that_failed_counts_as_slow() -> None:
@@ -201,6 +201,8 @@ def test_a_fit_is_written_served_and_packed(measured: Marks, tmp_path: Path) -> 
         (0, "fitted"),
     ]
     assert choices(measured.cache, *sizes) == expected
+    # Both are in the bucket 4096: costs see the exact sizes.
+    assert choices(measured.cache, 3100, 3400) == [(3, "fitted"), (0, "fitted")]
     measured.run("dispatch", "check", "mark")
     shown = measured.run("dispatch", "show", "mark").out
     assert "fitted: program 0 costs 6.088e-07 + 1.202e-11 * n\n" in shown

@@ -52,8 +52,8 @@ _MAX_STEPS = 4_000
 class FitCase(NamedTuple):
     """The times of programs in one measured case."""
 
-    key: tuple[int, ...]
-    """The buckets of the dispatch keys."""
+    sizes: tuple[int, ...]
+    """The sizes of the dispatch keys."""
     seconds: Mapping[int, float]
     """The time of a call by program number; inf for a program that failed."""
     unserved: frozenset[int] = frozenset()
@@ -111,7 +111,7 @@ def fit_programs(
     times = np.minimum(times, _FAILED * best_times)
     is_served = np.array([[p not in case.unserved for p in programs] for case in cases])
     columns, within = _choose_columns(ratios, within, max_programs)
-    terms = _Terms(keys, [case.key for case in cases], [waves.blocks.get(p) for p in programs])
+    terms = _Terms(keys, [case.sizes for case in cases], [waves.blocks.get(p) for p in programs])
     best_columns: list[int] = np.unique(ratios.argmin(axis=1)).tolist()
     terms.wave_size = waves.size or _find_wave_size(terms, best_columns, times)
     costs = _fit_costs(terms.list_values(columns), times[:, columns])
@@ -164,7 +164,7 @@ def fit_script(
         times = {i: time for i, time in measurement.seconds.items() if i not in unserved}
         if times:
             times |= dict.fromkeys(measurement.refused, math.inf)
-            case = FitCase(measurement.key, times, unserved)
+            case = FitCase(measurement.sizes, times, unserved)
             cases.setdefault((measurement.device, measurement.arch), []).append(case)
     if not cases:
         hint = f"`{format_command('tune', script.name)}` measures the manifest's sizes"

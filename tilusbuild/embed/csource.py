@@ -124,6 +124,7 @@ class _SourceWriter:
             "SIZES": len(self.sizes),
             "PROGRAMS": len(self.script.programs),
             "TABLES": len(self.tables),
+            "COSTS": sum(len(table.fitted) for table in self.tables),
             "PASSED": len(passed),
             "DEFAULT_PROGRAM": default_program,
             "SERVING_DEFAULT": self.index_of[default] if default in available else -1,
@@ -245,7 +246,7 @@ static int td_serves(int program, const int64_t *size) {{
     def _write_fitted(self) -> str:
         """Return the C function of the fitted costs of each table. It returns the program of the
         least, or -2 if no program has one."""
-        writer = CWriter({key: f"bucket[{i}]" for i, key in enumerate(self.script.keys)})
+        writer = CWriter({key: f"size[{i}]" for i, key in enumerate(self.script.keys)})
         lines = []
         for number, table in enumerate(self.tables):
             for fitted in table.fitted:
@@ -260,11 +261,11 @@ static int td_serves(int program, const int64_t *size) {{
   }}""")
         body = "\n".join(lines)
         return f"""\
-static int td_fitted(int which, const int64_t *bucket, const int64_t *call) {{
+static int td_fitted(int which, const int64_t *size, const int64_t *call) {{
   int best = -2;
   double cost = 0, least = 0;
   (void)which;
-  (void)bucket;
+  (void)size;
   (void)call;
 {body}
   (void)cost;

@@ -378,7 +378,7 @@ def _show_fit(arguments: DispatchArgs, script: Script, device: str, fit: Fit) ->
         print(f"  program {program}: {values}\n    cost: {cost}")
     rows: list[tuple[Cell, ...]] = [
         (
-            *case.case.key,
+            *case.case.sizes,
             case.program,
             f"{case.regret:.1%}",
             case.left_out_program,

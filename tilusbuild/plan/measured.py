@@ -10,8 +10,8 @@ file is, then each line is a row (folded here), in order, so that a diff shows w
      "params": {"dtype": "f16"}, "sizes": {"m": 16}, "schedule": {"block_m": 64},
      "seconds": 1.187e-05, "program": "5f1c…"}
 
-A row with `cost` in place of sizes and a time is of `dispatch fit`: an expression over the buckets
-of the keys for the time of a schedule, of which the least serves.
+A row with `cost` in place of sizes and a time is of `dispatch fit`: an expression over the keys
+for the time of a schedule, of which the least serves.
 """
 
 from __future__ import annotations

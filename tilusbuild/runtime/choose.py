@@ -7,7 +7,7 @@ Of the programs, the first source that has an answer decides:
 
     table       a rule by hand, at the exact sizes
     measured    the bucket was measured on this device
-    fitted      the least fitted cost at the bucket (`dispatch fit`)
+    fitted      the least fitted cost at the exact sizes (`dispatch fit`)
     nearest     the nearest bucket that was: least sum over the keys of the difference in log2
     model       the least cost by the manifest's model, at the sizes of the bucket
     default     the declared default schedule, else the first program
@@ -104,9 +104,11 @@ class Chooser:
                 self._check_not_refused(rule.program, f"the dispatch rule {rule.source!r}")
                 return self._make_choice(rule.program, "table", f"rule: {rule.source}")
         bucket = self._script.find_bucket(sizes)
-        choice = self._choose_for_bucket_cached(bucket)
+        # Costs see what a bucket hides, such as one more wave of blocks.
+        exact = tuple(int(sizes[key]) for key in self._script.keys) if self._fitted else bucket
+        choice = self._choose_for_bucket_cached(bucket, exact)
         if not self._serves(choice.program, sizes):
-            choice = self._choose_serving(bucket, sizes, choice)
+            choice = self._choose_serving(bucket, exact, sizes, choice)
         if choice.source == "nearest":
             # The cached choice names the bucket's sizes, and the caller knows those of the call.
             call_sizes = _format_sizes({key: sizes[key] for key in self._script.keys})
@@ -128,7 +130,11 @@ class Chooser:
         return self._script.explain_refusal(program, sizes) is None
 
     def _choose_serving(
-        self, bucket: tuple[int, ...], sizes: Mapping[str, Value], choice: Choice
+        self,
+        bucket: tuple[int, ...],
+        exact: tuple[int, ...],
+        sizes: Mapping[str, Value],
+        choice: Choice,
     ) -> Choice:
         """Return the choice for a call that the program of `choice` does not serve: the next by the
         bucket's table, else that of the model, else the first, of those that serve it. Raise
@@ -143,7 +149,7 @@ class Chooser:
             )
         refusal = self._script.explain_refusal(choice.program, sizes)
         note = f"; program {choice.program} does not serve {_format_sizes(call_sizes)}: {refusal}"
-        for by_table in self._list_table_choices(bucket):
+        for by_table in self._list_table_choices(bucket, exact):
             if by_table.program in serving:
                 return by_table._replace(why=by_table.why + note)
         if (by_model := self._choose_by_model(bucket, serving)) is not None:
@@ -153,19 +159,21 @@ class Chooser:
             return self._make_choice(self._script.default, "default", why + note)
         return self._make_choice(min(serving), "default", f"the first program that serves it{note}")
 
-    def _choose_for_bucket(self, bucket: tuple[int, ...]) -> Choice:
-        """Return the choice for a bucket by the first of: its table, the model, the default. Raise
-        `LoadError`."""
-        by_table = next(self._list_table_choices(bucket), None)
+    def _choose_for_bucket(self, bucket: tuple[int, ...], exact: tuple[int, ...]) -> Choice:
+        """Return the choice for a bucket by the first of: its table, the model, the default. The
+        costs of the table see the sizes `exact`. Raise `LoadError`."""
+        by_table = next(self._list_table_choices(bucket, exact), None)
         return by_table or self._choose_by_model(bucket, self._usable) or self.choose_default()
 
-    def _list_table_choices(self, bucket: tuple[int, ...]) -> Iterator[Choice]:
+    def _list_table_choices(
+        self, bucket: tuple[int, ...], exact: tuple[int, ...]
+    ) -> Iterator[Choice]:
         """Yield the choices for a bucket, the best first: of its row, of the fitted costs, and,
         if the bucket was not measured, of the nearest row."""
         row = self._rows.get(bucket)
         if row is not None:
             yield from self._list_row_choices(row, "measured", "measured at {}")
-        sizes = dict(zip(self._script.keys, bucket, strict=True))
+        sizes = dict(zip(self._script.keys, exact, strict=True))
         costs = []
         for place, fitted in enumerate(self._fitted):
             with suppress(NoValueError):

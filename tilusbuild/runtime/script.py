@@ -83,7 +83,7 @@ class DispatchRule(NamedTuple):
 
 
 class FittedCost(NamedTuple):
-    """A program's cost at the buckets of the keys, by which `dispatch fit` lets the least serve."""
+    """A program's cost at sizes of the keys, by which `dispatch fit` lets the least serve."""
 
     source: str
     cost: Function

@@ -9,7 +9,7 @@
 An entry has the buckets of the keys, the program's number, the seconds of a call and its sizes, the
 file of the repository that has the row, if one has, whether the row is for earlier code, and the
 next best programs, for calls that the program does not serve. `fitted` has costs over the
-buckets of the keys, for those without an entry (`dispatch fit`). A table holds when each field
+keys, for buckets without an entry (`dispatch fit`). A table holds when each field
 of its fingerprint equals that of the device in use. `refused` lists the programs that are chosen
 nowhere (`runtime/table_file.py`). The builder writes the file (`dispatch/measurements.py`).
 Packages bring it, so everything in it is checked.

@@ -1,5 +1,6 @@
 /* Which program serves which sizes: as tilusbuild.runtime.choose decides. What was decided for a
-   bucket is kept in a slot, until the next bucket with the same slot takes it over. */
+   bucket, or for sizes where costs decide, is kept in a slot, until the next with the same slot takes
+   it over. */
 static int64_t td_tilus(int64_t size) {
   if (size < 4) return size;
   int shift = 62 - __builtin_clzll((unsigned long long)size);
@@ -31,7 +32,7 @@ static void td_bucket(const int64_t *size, int64_t *bucket);
 static int td_rule(const int64_t *size);
 static int td_serves(int program, const int64_t *size);
 /* `call`: the sizes that a program must serve; NULL: any program will do. */
-static int td_fitted(int which, const int64_t *bucket, const int64_t *call);
+static int td_fitted(int which, const int64_t *size, const int64_t *call);
 static int td_by_model(const int64_t *size, const int64_t *call);
 
 static int64_t td_log(int64_t size) {
@@ -79,7 +80,8 @@ static int td_of_entry(const td_entry *entry, const int64_t *call) {
 
 /* The program by the entry of a bucket, else by a fitted cost, else by the nearest entry if the
    bucket has none; or -2. */
-static int td_by_table(int which, const int64_t *bucket, const int64_t *call, int *source) {
+static int td_by_table(int which, const int64_t *size, const int64_t *bucket, const int64_t *call,
+                       int *source) {
   if (which < 0) return -2;
   const td_table *table = &td_tables[which];
   int low = 0, high = table->count, program = -2;
@@ -91,7 +93,7 @@ static int td_by_table(int which, const int64_t *bucket, const int64_t *call, in
   *source = TD_MEASURED;
   if (measured && (program = td_of_entry(&table->entries[low], call)) != -2) return program;
   *source = TD_FITTED;
-  program = td_fitted(which, bucket, call);
+  program = td_fitted(which, size, call);
   if (program != -2 || measured || !table->count) return program;
   *source = TD_NEAREST;
   return td_of_entry(&table->entries[td_nearest(table, bucket)], call);
@@ -107,7 +109,7 @@ static int td_model(const int64_t *size, const int64_t *bucket, const int64_t *c
 }
 
 static int td_decide(int which, const int64_t *size, const int64_t *bucket, int *source) {
-  int program = td_by_table(which, bucket, NULL, source);
+  int program = td_by_table(which, size, bucket, NULL, source);
   if (program != -2) {
     void (*hook)(void) = __atomic_load_n(&td_hook, __ATOMIC_ACQUIRE);
     if (hook && *source == TD_NEAREST) hook();
@@ -121,7 +123,7 @@ static int td_decide(int which, const int64_t *size, const int64_t *bucket, int 
 
 /* The program for a call that the bucket's own program does not serve, or -1 with a message. */
 static int td_serving(int which, const int64_t *size, const int64_t *bucket, int *source) {
-  int program = td_by_table(which, bucket, size, source);
+  int program = td_by_table(which, size, bucket, size, source);
   if (program != -2) return program;
   program = td_model(size, bucket, size, source);
   if (program != -2) return program;
@@ -132,13 +134,13 @@ static int td_serving(int which, const int64_t *size, const int64_t *bucket, int
   return td_fail("%s has no program that serves these sizes, by its rules of `serves`", td_name);
 }
 
-/* Whether a slot has the program of a bucket. */
-static inline int td_recall(td_kept *slot, int table, const int64_t *bucket, int *program,
+/* Whether a slot has the program of a bucket or of sizes. */
+static inline int td_recall(td_kept *slot, int table, const int64_t *key, int *program,
                             int *source) {
   uint32_t version = __atomic_load_n(&slot->version, __ATOMIC_ACQUIRE);
   if (!version || version & 1 || __atomic_load_n(&slot->table, __ATOMIC_RELAXED) != table) return 0;
   for (int i = 0; i < TD_KEYS; i++)
-    if (__atomic_load_n(&slot->key[i], __ATOMIC_RELAXED) != bucket[i]) return 0;
+    if (__atomic_load_n(&slot->key[i], __ATOMIC_RELAXED) != key[i]) return 0;
   *program = __atomic_load_n(&slot->program, __ATOMIC_RELAXED);
   *source = __atomic_load_n(&slot->source, __ATOMIC_RELAXED);
   __atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -146,14 +148,14 @@ static inline int td_recall(td_kept *slot, int table, const int64_t *bucket, int
 }
 
 /* A slot that another thread is writing is left to it. So is one whose writer a fork cut off. */
-static void td_keep(td_kept *slot, int table, const int64_t *bucket, int program, int source) {
+static void td_keep(td_kept *slot, int table, const int64_t *key, int program, int source) {
   uint32_t version = __atomic_load_n(&slot->version, __ATOMIC_RELAXED);
   if (version & 1 || !__atomic_compare_exchange_n(&slot->version, &version, version + 1, 0,
                                                   __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
     return;
   __atomic_thread_fence(__ATOMIC_RELEASE);
   __atomic_store_n(&slot->table, table, __ATOMIC_RELAXED);
-  for (int i = 0; i < TD_KEYS; i++) __atomic_store_n(&slot->key[i], bucket[i], __ATOMIC_RELAXED);
+  for (int i = 0; i < TD_KEYS; i++) __atomic_store_n(&slot->key[i], key[i], __ATOMIC_RELAXED);
   __atomic_store_n(&slot->program, program, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->source, source, __ATOMIC_RELAXED);
   __atomic_store_n(&slot->version, version + 2 ? version + 2 : 2, __ATOMIC_RELEASE);
@@ -169,13 +171,15 @@ static inline int td_choose(int table, const int64_t *size, int *source) {
     return program;
   }
   td_bucket(size, bucket);
-  for (int i = 0; i < TD_KEYS; i++) hash = (hash ^ (uint64_t)bucket[i]) * 0x9E3779B97F4A7C15u;
+  /* Costs are of exact sizes. */
+  const int64_t *key = TD_COSTS ? size : bucket;
+  for (int i = 0; i < TD_KEYS; i++) hash = (hash ^ (uint64_t)key[i]) * 0x9E3779B97F4A7C15u;
   td_kept *slot = &td_slots[hash >> 54];
-  if (!td_recall(slot, table, bucket, &program, source)) {
+  if (!td_recall(slot, table, key, &program, source)) {
     program = td_decide(table, size, bucket, source);
-    if (program >= 0) td_keep(slot, table, bucket, program, *source);
+    if (program >= 0) td_keep(slot, table, key, program, *source);
   }
-  /* Not kept: it depends on the sizes, and a slot is of a bucket. */
+  /* Not kept: it depends on more than the keys. */
   if (program >= 0 && !td_serves(program, size)) return td_serving(table, size, bucket, source);
   return program;
 }
