@@ -78,6 +78,20 @@ def test_a_mistyped_verb_gets_a_suggestion_after_any_option(line: str) -> None:
         parse_command(line.split())
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("build -j many", '-j/--jobs must be a whole number, not "many"'),
+        ("build -j 1.5", '-j/--jobs must be a whole number, not "1.5"'),
+        ("tune --time-limit soon", '--time-limit must be a number, not "soon"'),
+    ],
+)
+def test_a_word_for_a_number_is_named(line: str, message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        parse_command(line.split())
+    assert raised.value.diagnostics[0].message == message
+
+
 def test_an_action_has_its_own_arguments() -> None:
     command = parse_command(["cache", "-q", "gc", "--forget", "a", "--forget", "b"])
     assert command.arguments.quiet

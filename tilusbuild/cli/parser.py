@@ -105,6 +105,15 @@ class _Parser(argparse.ArgumentParser):
             self.error("unrecognized arguments: " + " ".join(unknown))
         return namespace, unknown
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Return the value of a word. Raise `InputError` for a word that is not a number."""
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            kind = "a whole number" if action.type is int else "a number"
+            name = "/".join(action.option_strings)
+            raise input_error(f'{name} must be {kind}, not "{arg_string}"') from None
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise `InputError` for a value that is not among an argument's choices."""
         if action.choices is not None and value not in action.choices:
