@@ -39,6 +39,10 @@ def test_the_command_of_each_default_compiles_with_the_projects_own_headers(new_
     printed = run_to_end([*entry["arguments"], "-E", "-o", "-"])
     assert "y[i] = 2 * a * x[i]" in printed.stdout, "the edit, which no compile has seen, is seen"
 
+    project.write("include/factor.h", "#define FACTOR a\n")
+    source.unlink()
+    assert project.run("compdb").err == "", "a build adds none: a cubin of a generator has none"
+
 
 def test_all_schedules_into_a_file(project: Project):
     project.build()

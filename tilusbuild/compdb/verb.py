@@ -95,7 +95,9 @@ def collect_commands(
     sources = {name: _find_source(project, job) for name, job in selected_jobs.items()}
     jobs_with_source = [job for name, job in selected_jobs.items() if os.path.isfile(sources[name])]
     commands = list(_make_commands(project, jobs_with_source, sources, clang=clang))
-    return commands, len(selected_jobs) - len(commands)
+    # A program without a source has its directory all the same: one of a cubin.
+    missing = [name for name in sources if not os.path.isdir(os.path.dirname(sources[name]))]
+    return commands, len(missing)
 
 
 def _represents_instance(job: ProgramJob) -> bool:
