@@ -3,12 +3,18 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from support.recipes import make_toolchain
 from tilusbuild.cache.disk import CacheError, make_cache_error, wrap_oserror
 from tilusbuild.compile.causes import find_step_error, make_start_error
-from tilusbuild.process.base import CompletedCommand
+from tilusbuild.embed.dispatcher import _compile_dispatcher
+from tilusbuild.errors import TilusbuildError
+from tilusbuild.process.base import Command, CompletedCommand
+from tilusbuild.state.digests import DigestMemory
+from tilusbuild.toolchain.probe import Probe
 
 
 def failed(number: int, path: str) -> OSError:
@@ -48,3 +54,25 @@ def test_no_process_can_be_started_by_us_or_by_a_tool() -> None:
     ended = find_step_error("g++", CompletedCommand(1, log.encode(), 0.1, 1), log, None)
     assert ended is not None
     assert ended.reason.startswith(log.strip() + ": no more processes and threads are allowed")
+
+
+class FullDisk:
+    """A runner of compilers that find the disk full."""
+
+    def run(self, command: Command) -> CompletedCommand:
+        output = b"/usr/bin/ld: final link failed: No space left on device\n"
+        return CompletedCommand(1, output, 0.1, 1)
+
+
+def test_a_full_disk_is_neither_the_tools_fault_nor_the_dispatchers(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    runner: Any = FullDisk()
+    with pytest.raises(OSError, match="No space left") as caught:
+        Probe(runner, {}, DigestMemory(None))._run_program("/usr/bin/g++", "--version")
+    assert caught.value.filename == str(tmp_path)
+    with pytest.raises(TilusbuildError) as raised:
+        _compile_dispatcher(str(tmp_path), "libk.so", make_toolchain(), runner)
+    assert str(raised.value) == (
+        "the dispatcher libk.so cannot be written: "
+        "/usr/bin/ld: final link failed: No space left on device"
+    )

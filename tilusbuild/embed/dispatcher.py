@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tilusbuild.cache.disk import wrap_oserror
 from tilusbuild.cache.layout import DISPATCH, DISPATCH_JSON
 from tilusbuild.cache.tree import Tree
+from tilusbuild.compile.causes import find_step_error
 from tilusbuild.compile.steps import CC_FLAGS
 from tilusbuild.embed.csource import NoDispatcherError, to_c_symbol, write_dispatcher_sources
 from tilusbuild.errors import TilusbuildError
@@ -23,6 +24,7 @@ from tilusbuild.runtime.sealed import seal_json
 from tilusbuild.runtime.table_file import explain_refusals
 from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.state.files import sha256_file
+from tilusbuild.status import Cause
 from tilusbuild.toolchain import Toolchain
 
 _SCHEMA = 2
@@ -118,6 +120,9 @@ def _compile_dispatcher(directory: str, name: str, toolchain: Toolchain, runner:
     # gcc's intermediate files are removed with the private directory, also when gcc is killed.
     environment = {**toolchain.build_environment(), "TMPDIR": os.path.dirname(directory)}
     finished = runner.run(Command(argv, directory, environment))
-    if not finished.ok:
-        log = finished.output.decode(errors="replace")
+    log = finished.output.decode(errors="replace")
+    error = find_step_error("the compiler", finished, log, None)
+    if error is not None and error.cause is Cause.DISK:
+        raise TilusbuildError(f"the dispatcher {name} cannot be written: {error.reason}")
+    if error is not None:
         raise TilusbuildError(f"the dispatcher {name} does not compile:\n{log}")

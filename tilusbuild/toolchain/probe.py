@@ -23,7 +23,7 @@ from tilusbuild.process.base import Command, CompletedCommand, Runner
 from tilusbuild.state.digests import DigestMemory, DigestSource
 from tilusbuild.state.files import sha256_text
 from tilusbuild.state.stamp import Stamp, read_stamp
-from tilusbuild.state.temporary import TemporaryDirectory
+from tilusbuild.state.temporary import TemporaryDirectory, find_temporary_root
 from tilusbuild.toolchain import trace
 
 LIBRARY_PATH = "LD_LIBRARY_PATH"
@@ -193,7 +193,10 @@ class Probe(Struct, frozen=True):
         # A driver such as gcc reports so that it could not start its own processes.
         for number in _SHORTAGES:
             if os.strerror(number) in text:
-                raise OSError(number, os.strerror(number), program)
+                # The full disk is that of the program's temporary files.
+                is_full = number in (errno.ENOSPC, errno.EDQUOT)
+                name = find_temporary_root() if is_full else program
+                raise OSError(number, os.strerror(number), name)
         end = "took over a minute" if finished.timed_out else f"exit status {finished.status}"
         reason = f"does not run ({end})"
         if lines := text.strip().splitlines():

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
+from msgspec import structs
+
 from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
 from tilusbuild.builder.publish import publish_plan
@@ -203,6 +205,8 @@ class ProgramBuilder(ProgramSource):
                     for digest, job in self._jobs.items():
                         if job.instance == event.instance and digest not in self._statuses:
                             self._set_status(digest, Status.SKIPPED)
+                case events.Summary():
+                    event = structs.replace(event, error=None)  # `_wait_for_events` raises it
             self._events.append(event)
             self._changed.notify_all()
 
