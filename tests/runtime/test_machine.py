@@ -14,7 +14,7 @@ import pytest
 
 import tilusbuild
 from support.marks import Marks
-from tilusbuild.cache.verify import list_machine_problems
+from tilusbuild.cache.verify import list_loading_problems
 from tilusbuild.runtime import errors, library
 from tilusbuild.runtime.errors import (
     CorruptCacheError,
@@ -175,7 +175,7 @@ def test_verify_and_doctor_name_a_missing_library(copied: Marks, tmp_path: Path)
     named = "libtilusgone.so.1 is not on this machine"
     assert f"NotLoadable: {named}" in copied.run("verify", copied.cache, status=1).out
     assert f"warning  cache: {named}" in copied.run("doctor", status=None).out
-    assert [*list_machine_problems("", str(copied.cache))] == [str(MissingLibraryError(named))]
+    assert [*list_loading_problems("", str(copied.cache))] == [str(MissingLibraryError(named))]
 
 
 def test_verify_doctor_and_preflight_see_a_file_system_without_code(

@@ -112,7 +112,7 @@ def write_record(
     with suppress(OSError):
         programs_prefix = _make_programs_prefix(project.cache)
         entries = _list_program_entries(project.cache, planned, result.statuses)
-        entries |= _list_directory_entries(project.cache, planned)
+        entries |= _list_entries_besides_programs(project.cache, planned)
         answer = _format_answer(result.summary, BuildStarted(jobs, __version__))
         # Compiling may have read more than the plan. Of what both have read, the plan's stamps
         # count, which are older: a change in between shows.
@@ -161,9 +161,10 @@ def _list_program_entries(cache: Tree, planned: Plan, statuses: Mapping[str, str
     return entries
 
 
-def _list_directory_entries(cache: Tree, planned: Plan) -> Entries:
-    """Return the paths that are checked besides: the scripts' directories without measurements, the
-    directories that programs were compiled with, and the index."""
+def _list_entries_besides_programs(cache: Tree, planned: Plan) -> Entries:
+    """Return the paths that are checked besides the programs: the scripts' directories without
+    their `latency`, the scripts' measurement files, the directories of headers that programs were
+    compiled with, and the index."""
     needed = NeededDirectories(cache)
     instances = planned.instances
     scripts = [cache.script_path(instance.directory, instance.hash) for instance in instances]
@@ -181,6 +182,7 @@ def _list_directory_entries(cache: Tree, planned: Plan) -> Entries:
     index = cache.path(layout.INDEX)
     if os.path.exists(index):
         paths.append(index)
+    # The ending is empty: the word is the whole name.
     entries: Entries = {}
     for path in paths:
         directory, name = os.path.split(path)
@@ -189,7 +191,8 @@ def _list_directory_entries(cache: Tree, planned: Plan) -> Entries:
 
 
 def _walk_directory(top: str, *, files: bool = True) -> Iterator[str]:
-    """Yield a directory and everything below it except links and measurements."""
+    """Yield a directory and everything below it except links and `latency` directories; without
+    `files` only the directories."""
     yield top
     # `scandir` knows without a `stat` which entries are links. A script's directory has a link for
     # each program, so this saves a `stat` for each.

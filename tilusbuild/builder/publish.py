@@ -274,11 +274,11 @@ def list_dispatch_notices(project: Project, plan: Plan) -> tuple[str, ...]:
         # The script has directories, but none for this instance: publishing makes a new one.
         if not os.path.isdir(path) and os.path.isdir(os.path.dirname(path)):
             from tilusbuild.dispatch.describe import describe_planned
-            from tilusbuild.dispatch.measurements import describe_older_rows, read_rows
+            from tilusbuild.dispatch.measurements import describe_stale_sizes, read_rows
 
             if rows := read_rows(project.cache, instance.directory):
                 script = describe_planned(project.manifest, instance, path)
-                notices.append(describe_older_rows(script, rows))
+                notices.append(describe_stale_sizes(script, rows))
         section = project.manifest.scripts[instance.script]
         if section.serves and section.tune is not None:
             from tilusbuild.dispatch.describe import describe_planned, describe_unserved

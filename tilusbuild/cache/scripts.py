@@ -218,10 +218,12 @@ def _make_directory(
 def _update_directory(
     tree: Tree, path: str, digest: str, files: Mapping[str, bytes], links: Mapping[str, str]
 ) -> bool:
-    """Update the files and links of an existing directory; return False if there is none.
+    """Update the files and links of an existing directory and return True. If `path` is not a real
+    directory, remove it, if it exists, and return False.
 
-    Each name is replaced by one rename. A damaged directory is updated, too, and not made again:
-    it holds measurements.
+    Each name is replaced by one rename. Links to programs that are not in `links` are removed;
+    files that are not in `files` stay. A damaged directory is repaired, not replaced: it holds
+    measurements.
     """
     if not is_real_directory(path):
         tree.remove_entry(path)

@@ -263,12 +263,13 @@ def _find_link_problem(
     return None
 
 
-def list_machine_problems(root: str, directory: str | None = None) -> Iterator[str]:
-    """Yield why this machine does not open the libraries of the tree or the package `root`: no code
-    may run from its file system; the loader misses a library for the first program of a script.
+def list_loading_problems(root: str, directory: str | None = None) -> Iterator[str]:
+    """Yield the reasons for which this machine cannot load the libraries of `root`, a tree or a
+    package: no code may run from its file system; or the loader misses a library that the first
+    built program of a script needs.
 
     `directory` has the files of a package that is unpacked elsewhere. No library is opened, and
-    none is examined without `ldd`. The driver and torch are never missed: callers have them.
+    none is examined without `ldd`. The driver and torch are not reported: the caller loads them.
     """
     if os.path.isdir(root) and os.statvfs(root).f_flag & os.ST_NOEXEC:
         yield str(NoExecError(f"no code may run from the file system of {root}"))
@@ -283,8 +284,8 @@ def list_machine_problems(root: str, directory: str | None = None) -> Iterator[s
         return
     ended = subprocess.run([ldd, *libraries], capture_output=True, text=True, check=False)
     for name in sorted(set(re.findall(r"^\s+(\S+) => not found", ended.stdout, re.MULTILINE))):
-        is_callers = name.startswith(("libcuda.so", "libtorch", "libc10"))
-        if not is_callers and next(find_library_files(name), None) is None:
+        is_loaded_by_caller = name.startswith(("libcuda.so", "libtorch", "libc10"))
+        if not is_loaded_by_caller and next(find_library_files(name), None) is None:
             yield str(MissingLibraryError(f"{name} is not on this machine"))
 
 

@@ -129,12 +129,12 @@ def _verify_cache(path: str) -> tuple[list[tuple[str, str]], str]:
     """Return the problems of a cache as (kind, message), and the text to print if there are none.
     Print the names of foreign files to stderr."""
     from tilusbuild.cache.tree import Tree
-    from tilusbuild.cache.verify import list_machine_problems, verify_cache
+    from tilusbuild.cache.verify import list_loading_problems, verify_cache
     from tilusbuild.cli.cache import report_foreign_files
 
     cache = Tree(path)
     problems = [("CacheDamaged", f"{p.name}: {p.message}") for p in verify_cache(cache)]
-    problems += [("NotLoadable", message) for message in list_machine_problems(cache.root)]
+    problems += [("NotLoadable", message) for message in list_loading_problems(cache.root)]
     report_foreign_files(cache)
     return problems, f"{cache.root}: no problems found"
 

@@ -199,7 +199,8 @@ def _compute_occupancy(launch: Geometry, arch: Arch, usage: KernelUsage) -> Occu
 
 def _find_cluster_problem(recipe: Recipe, launch: Geometry, usage: KernelUsage) -> str | None:
     """Return how the launch differs from the clusters that the kernel was compiled for; None if it
-    does not."""
+    does not. Of clusters that `launch` does not declare, return why it must declare them, or that
+    the grid is not a multiple of them."""
     if usage.cluster is None:
         return None
     if recipe.launch is None or not recipe.launch.cluster:

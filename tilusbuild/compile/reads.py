@@ -1,4 +1,4 @@
-"""Hold a compile to files that the program's hash covers, by a sandbox and by a check of reads.
+"""Check that a compile reads only files that the program's hash covers.
 
 A source can name any file: by an absolute path, by `..`, by a macro, in `.incbin`. Two mechanisms
 refuse it. In the sandbox (`process/landlock.py`) a tool can open its own files, the headers of its
@@ -136,7 +136,7 @@ class CompileReads(Struct, frozen=True):
         # After a failure the list may be missing, so the file is looked for in the message.
         if finished.status != 0:
             log = finished.output.decode("utf-8", "replace")
-            path = next(self._filter_outside(self._extract_paths(log)), None)
+            path = next(self._list_uncovered_paths(self._extract_paths(log)), None)
             if path is None:
                 return None
             if SOURCE in step.argv:
@@ -158,7 +158,7 @@ class CompileReads(Struct, frozen=True):
         if finished.elsewhere is not None:
             read_paths -= _find_worker_temporaries(read_paths)
         # Sorted, so that the same file is named in every build.
-        path = next(self._filter_outside(sorted(read_paths)), None)
+        path = next(self._list_uncovered_paths(sorted(read_paths)), None)
         return None if path is None else _format_read_error(path, source)
 
     def _can_list_linked(self, step: Step) -> bool:
@@ -179,7 +179,7 @@ class CompileReads(Struct, frozen=True):
         files = (
             path for path in sorted(read_paths) if not _is_system_file_below(path, tool_directories)
         )
-        outside_path = next(self._filter_outside(files), None)
+        outside_path = next(self._list_uncovered_paths(files), None)
         return None if outside_path is None else _format_link_error(outside_path)
 
     def explain_unconfined(self, notes: Sequence[Diagnostic]) -> str | None:
@@ -223,9 +223,9 @@ class CompileReads(Struct, frozen=True):
         escaped_names = re.findall(r"(?:\\.|[^\s\\])+", prerequisites)
         return {re.sub(r"\\(.)", r"\1", name).replace("$$", "$") for name in escaped_names}
 
-    def _filter_outside(self, paths: Iterable[str]) -> Iterator[str]:
-        """Yield the paths that the hash does not cover: absolute ones as the tool spelled them,
-        others below the private directory."""
+    def _list_uncovered_paths(self, paths: Iterable[str]) -> Iterator[str]:
+        """Yield the paths that the hash does not cover: absolute ones unchanged, relative ones
+        joined to the private directory, and normalized."""
         reach = self.tools.reach
         covered = reach.headers if reach is not None else ()
         program_directories = tuple(
@@ -234,16 +234,16 @@ class CompileReads(Struct, frozen=True):
             if directory is not None
         )
         for name in paths:
-            is_private = name.startswith(HERE) or not name.startswith("/")
+            is_relative = name.startswith(HERE) or not name.startswith("/")
             path = name
-            if is_private:
+            if is_relative:
                 path = os.path.join(self.work, name.removeprefix(HERE).lstrip("/"))
             if _is_system_file_below(path, covered):
                 continue
             # The private directory also has the assembler's input, and the links to gcc's tools.
             if _is_below_any(os.path.realpath(path), program_directories):
                 continue
-            yield os.path.normpath(path) if is_private else path
+            yield os.path.normpath(path) if is_relative else path
 
 
 def _find_worker_temporaries(read_paths: set[str]) -> set[str]:

@@ -225,8 +225,9 @@ def list_table_rows(script: Script, tables: Iterable[DeviceTable]) -> Iterator[M
             )
 
 
-def recall_committed_rows(script: Script) -> CommittedRows:
-    """Return the rows of a repository that a script's table has. Raises `LoadError`."""
+def read_committed_rows_of_table(script: Script) -> CommittedRows:
+    """Return the rows of a script's tables that came from a repository's measurements, and the file
+    that they came from, "" if there are none. Raises `LoadError`."""
     file, tables = "", []
     for table in read_dispatch_table(script).tables:
         entries = tuple(entry for entry in table.entries if entry.origin is not None)
@@ -266,9 +267,9 @@ def adopt_tables(cache: Tree, script: Script) -> None:
         append_rows(cache, directory, new_rows)
 
 
-def describe_older_rows(script: Script, rows: Sequence[MeasuredRow]) -> str | None:
-    """Return a message about the measured sizes that a new directory of a script serves by earlier
-    code, or not at all; None if there are none."""
+def describe_stale_sizes(script: Script, rows: Sequence[MeasuredRow]) -> str | None:
+    """Return a message about the measured sizes that a script serves with programs that were
+    measured for earlier code, or no longer serves; None if there are none."""
     measurements = group_measurements(script, rows, fold_refusals(rows))
     served: dict[object, TableEntry] = {
         (*device, entry.key): entry for device, entry in _choose_entries(script, measurements, {})

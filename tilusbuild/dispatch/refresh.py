@@ -17,8 +17,8 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.dispatch.measurements import (
     CommittedRows,
     find_committed_rows,
+    read_committed_rows_of_table,
     read_rows,
-    recall_committed_rows,
 )
 from tilusbuild.dispatch.tables import write_table_files
 from tilusbuild.errors import TilusbuildError
@@ -74,7 +74,7 @@ def refresh_merged_tables(cache: Tree, paths: Iterable[str]) -> None:
         with suppress(LoadError), wrap_oserror(path):
             script = read_script(path)
             rows = read_rows(cache, os.path.basename(os.path.dirname(path)))
-            write_table_files(script, rows, recall_committed_rows(script))
+            write_table_files(script, rows, read_committed_rows_of_table(script))
 
 
 def refresh_dispatcher(

@@ -467,15 +467,17 @@ def _can_compare(table: DeviceTable, script: Script) -> bool:
 _MODEL_HEAD = "static int td_by_model(const int64_t *size, const int64_t *call) {\n"
 
 
-def _write_rule(rule: DispatchRule, names: Mapping[str, str], further: str, result: str) -> str:
-    """Return C statements that return `result` if a rule holds and the condition `further`, too."""
+def _write_rule(
+    rule: DispatchRule, names: Mapping[str, str], extra_condition: str, result: str
+) -> str:
+    """Return C statements that return `result` if a rule and `extra_condition` both hold."""
     text = CWriter(names).write_node(json_to_node(rule.tree))[0]
     # Only the functions of the prelude, `tb_…`, can fail.
     if "tb_" not in text:
-        return f"  if (({text}) && {further}) return {result};"
+        return f"  if (({text}) && {extra_condition}) return {result};"
     # The prelude sets `tb_expr_error` if an expression has no value, such as 1 // 0: then the rule
     # does not hold.
-    condition = f"({text}) && !tb_expr_error && {further}"
+    condition = f"({text}) && !tb_expr_error && {extra_condition}"
     return f"  tb_expr_error = 0;\n  if ({condition}) return {result};"
 
 

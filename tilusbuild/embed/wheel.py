@@ -194,7 +194,7 @@ def _put_member(
 
 
 def _list_metadata(wheel: Distribution) -> Iterator[tuple[str, bytes]]:
-    """Yield the files with the wheel's metadata, in their order, without the record."""
+    """Yield (path, content) of each metadata file of the wheel except RECORD."""
     texts = {
         "METADATA": (
             f"Metadata-Version: 2.1\nName: {wheel.name}\nVersion: {wheel.version}\n"

@@ -462,7 +462,7 @@ def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagn
     if not hint and (missing := _find_missing_key(document, path)):
         example = format_key_example(missing)
         hint = f'"{missing[-1]}" is missing' + (f", as in: {example}" if example else "")
-    hint = hint or _suggest_elsewhere(key) or did_you_mean(key, table_keys)
+    hint = hint or _suggest_other_table(key) or did_you_mean(key, table_keys)
     # A table in [toolchain], as in [toolchain.other], is meant as a further toolchain.
     if outer == ["toolchain"] and isinstance(value, Mapping):
         hint = f"another toolchain is declared as {format_header((*NAMED, key))}"
@@ -470,12 +470,14 @@ def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagn
     return Diagnostic(f'unknown key "{key}" {where}', document.locate_key(*path), hint)
 
 
-def _suggest_elsewhere(key: str) -> str | None:
-    """Return a hint with the tables that have this key, or one that is spelt nearly so."""
+def _suggest_other_table(key: str) -> str | None:
+    """Return a hint with the tables that have this key or, if none has it, the one spelt most
+    nearly so. Return None if no key is near, or more than `_MAX_OWNERS` tables have it."""
     keys_by_header = {
         format_header(path): list_keys(table)
         for path, table in list_tables().items()
-        # The keys of these tables are keys of a script, or of `[toolchain]`, too.
+        # The keys of these tables are keys of a script, or of `[toolchain]`, too. The path of a
+        # table in an array, such as `include-dirs`, has a 0.
         if not {"override", "kernels", "named", 0} & {*path}
     }
     all_keys = {name for keys in keys_by_header.values() for name in keys}

@@ -414,21 +414,24 @@ def _is_parameter(arg: object) -> bool:
 
 
 def _complete_argument(parameter: KernelParameter, written: object) -> object:
-    """Return an argument's value in the manifest, completed by the template's parameter: a type, or
-    a table with further keys. One that has an element type is returned as written."""
+    """Return an argument as the manifest would have it, a type or a table. Its type, and `out` for
+    a tensor that is neither const nor optional, are taken from the template's parameter where the
+    manifest leaves them open. An argument with an element type is returned as written."""
     argument_table: dict[str, Any] = {}
     if isinstance(written, dict):
         argument_table = written
     elif written is not None:
         argument_table = {"type": written}
-    if _type_of(argument_table)[:1] not in ("", "["):
-        return written
+    shape = _type_of(argument_table)
+    if shape and not shape.startswith("["):
+        return written  # it begins with an element type
     # An opaque pointer has no elements, and so no shape.
-    shape = _type_of(argument_table) or ("[...]" if parameter.dtype != "void" else "")
+    if not shape and parameter.dtype != "void":
+        shape = "[...]"
     type_ = f"{parameter.dtype}*{shape}" if parameter.is_pointer else parameter.dtype
     # An output cannot be optional, so that an optional tensor is an input.
     is_out = (
-        shape
+        shape != ""
         and parameter.is_pointer
         and not parameter.is_const
         and not argument_table.get("optional")

@@ -108,9 +108,9 @@ def predict_run(
     if any(line.target for line in lines):
         problems = tuple(list_host_problems(listing.needs, host))
         if host.is_this_machine:
-            from tilusbuild.cache.verify import list_machine_problems
+            from tilusbuild.cache.verify import list_loading_problems
 
-            problems += tuple(list_machine_problems(path, directory))
+            problems += tuple(list_loading_problems(path, directory))
     return PreflightReport(host, lines, problems)
 
 
@@ -123,8 +123,9 @@ def _predict_instance(
     packed: Mapping[str, frozenset[str]],
     host: DescribedHost,
 ) -> PreflightLine:
-    """Return the line of an instance, a script with its constants. `scripts` has it for each of
-    the package's targets; `packed` has the packed programs, by the hash of the script."""
+    """Predict how an instance, a script with its constants, runs on the host: its target, its
+    tables and its problems. `scripts` holds its script for each target of the package; `packed` has
+    the packed programs, by the hash of the script."""
     try:
         chosen, evaluations = choose.choose_instance(scripts, host.device, host.machine)
     except LoadError as error:

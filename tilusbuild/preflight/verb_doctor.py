@@ -123,9 +123,9 @@ def _diagnose_remotes(manifest: Manifest | None) -> Iterator[Finding]:
 
 def _diagnose_cache(root: str) -> Iterator[Finding]:
     """Yield a finding for each problem that this machine has with the programs in the cache."""
-    from tilusbuild.cache.verify import list_machine_problems
+    from tilusbuild.cache.verify import list_loading_problems
 
-    for message in list_machine_problems(root):
+    for message in list_loading_problems(root):
         problem, _, remedy = message.partition("\n  ")
         yield Finding("cache", "warning", problem, "calling the programs in it here", remedy)
 

@@ -77,10 +77,9 @@ class Machine:
                 continue
             # A container may see a mount of a subtree only, whose root is `mount.root`. A group
             # outside of the subtree has no directory here: then the subtree's own limits count.
-            inside = os.path.relpath(path, mount.root) if path.startswith("/") else "."
-            parts = [part for part in inside.split("/") if part not in ("", ".", "..")]
-            if inside.startswith(".."):
-                parts = []
+            relative_path = os.path.relpath(path, mount.root) if path.startswith("/") else "."
+            is_outside = relative_path.startswith("..")
+            parts = [] if is_outside or relative_path == "." else relative_path.split("/")
             top = self._resolve_path(mount.point)
             for depth in range(len(parts), -1, -1):
                 yield os.path.join(top, *parts[:depth]), unified

@@ -342,8 +342,9 @@ class ReapiBackend:
         return self._begin_call(call, request.SerializeToString(), seconds)
 
     def _finish_call(self, call: Any, kind: Any = None, *, absent: bool = False) -> Any:
-        """Wait for a call. Return its answer, parsed as a message of class `kind`; None without a
-        `kind`, and with `absent` also for the status NOT_FOUND. Raises `RemoteTroubleError`."""
+        """Wait for a call. Return its answer as a message of class `kind`, or None without a
+        `kind`. With `absent`, the status NOT_FOUND also gives None. Raises
+        `RemoteTroubleError`."""
         try:
             data = call.result()
         except grpc.FutureCancelledError:

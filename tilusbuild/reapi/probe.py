@@ -35,7 +35,7 @@ def probe_worker(
     """Return a text on the first difference between a worker's tools and this machine's; None
     without one. Both digest their headers at the same time, here with `runner`. Raises the
     exceptions of both runners."""
-    digest_of_tool = _list_tools(toolchain)
+    digest_of_tool = _map_tool_digests(toolchain)
     directories = toolchain.find_reach().headers
     with TemporaryDirectory("probe") as empty:
         # Here only the headers are digested: the fingerprint has the tools' digests already.
@@ -95,7 +95,7 @@ def _make_command(directory: str, directories: Sequence[str], files: Sequence[st
     return Command(argv, directory, _ENVIRONMENT, _PROBE_SECONDS)
 
 
-def _list_tools(toolchain: Toolchain) -> dict[str, str]:
+def _map_tool_digests(toolchain: Toolchain) -> dict[str, str]:
     """Return the digest of each program and library that compiles, by its path. Missing files are
     left out."""
     host, cuda = toolchain.host, toolchain.cuda

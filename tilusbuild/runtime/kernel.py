@@ -95,7 +95,7 @@ class Kernel:
 
     def reset_after_fork(self) -> None:
         """Make a new lock in a forked child: the thread that held the old one does not exist
-        there."""
+        there. Forget the launchers if calls are recorded."""
         self._lock = threading.RLock()
         if process.recorder is not None:
             self.forget_launchers()

@@ -40,7 +40,8 @@ class Process:
 
     def reset_after_fork(self) -> None:
         """Make new locks in a child, where the thread that held one does not exist, and forget
-        the devices: a child cannot use the parent's CUDA driver. Libraries stay open."""
+        the devices: a child cannot use the parent's CUDA driver. Reset the recorder and each
+        kernel, too. Libraries stay open."""
         self._make_locks()
         self.devices.clear()
         if self.recorder is not None:

@@ -65,8 +65,8 @@ class Recorder:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Forget the parent's counts, which the parent writes, and the thread, which does not
-        exist in a child."""
+        """Make a new lock in a child. Forget the parent's counts, which the parent writes, and the
+        thread, which does not exist in the child."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None

@@ -66,8 +66,8 @@ class Join:
         self._model = model
         self._names = model.format_names(members)
         self._rules = rules
-        self._radix = make_radix(model, members)
-        combinations = math.prod(size for _, size in self._radix.values())
+        self._strides = make_strides(model, members)
+        combinations = math.prod(size for _, size in self._strides.values())
         # Most ranks fit 32 bits, in which NumPy divides five times as fast as in 64.
         small_type = np.int32 if combinations < 1 << 31 else np.int64
         self._rank_type: Any = small_type if combinations <= MAX_RANK else object
@@ -314,8 +314,8 @@ class Join:
             row_indices = digits if array.shape[1] == row_count else 0
             return array[point_indices, row_indices]
 
-        radix, _ = self._radix[level.position]
-        rank_increase = digits.astype(self._rank_type, copy=False) * radix
+        stride, _ = self._strides[level.position]
+        rank_increase = digits.astype(self._rank_type, copy=False) * stride
         return _PartialPoints(
             points.ranks[parents] + rank_increase,
             {name: take_survivors(columns[name]) for name in level.keep},
@@ -340,22 +340,21 @@ class Join:
     def _decode_rank(self, rank: Any) -> dict[int, int]:
         """Return the row of each member, by position, at the point with this rank."""
         return {
-            position: int(rank) // radix % size for position, (radix, size) in self._radix.items()
+            position: int(rank) // stride % size
+            for position, (stride, size) in self._strides.items()
         }
 
 
-def make_radix(model: Model, members: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Return the radix of each member in a rank, and its number of rows, by position.
-
-    The last member varies fastest.
-    """
-    radix: dict[int, tuple[int, int]] = {}
+def make_strides(model: Model, members: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Return for each member, by position, its stride in the rank of a combination, and its number
+    of rows. The last member varies fastest."""
+    strides: dict[int, tuple[int, int]] = {}
     combinations = 1
     for position in reversed(members):
         size = len(model.domains[position].rows)
-        radix[position] = combinations, size
+        strides[position] = combinations, size
         combinations *= size
-    return radix
+    return strides
 
 
 def _has_remainder(rule: Rule) -> bool:

@@ -41,7 +41,8 @@ class Domain(Struct, frozen=True):
         return dict(zip(self.names, zip(*self.rows, strict=True), strict=True))
 
     def find_rows(self, values: Mapping[int, Value]) -> set[int]:
-        """Return the positions of the rows with these values, by their index in a row."""
+        """Return the positions of the rows with these values. A key is the index of a value in a
+        row."""
         # 1, 1.0 and True are equal for Python, and three values for a template.
         typed = [(index, type(value), value) for index, value in values.items()]
         return {

@@ -20,7 +20,7 @@ from tilusbuild.expr import Expr
 from tilusbuild.expr.tree import Const, Member, Name
 from tilusbuild.expr.vector import evaluate_columns, pack_values
 from tilusbuild.space.component import Component
-from tilusbuild.space.join import BudgetError, Join, make_radix, name_row_column
+from tilusbuild.space.join import BudgetError, Join, make_strides, name_row_column
 from tilusbuild.space.model import Model, Rule, SpaceError, rule_error_at
 
 BATCH = 1 << 16  # random combinations to try at once: mostly few of them are points
@@ -39,8 +39,8 @@ class OpenComponent:
         # Rules over few parameters are cheap. They come first, because the later rules are
         # evaluated only where the earlier ones hold.
         self._rules = sorted(rules, key=lambda rule: len(rule.needs))
-        self._radix = make_radix(model, members)
-        self.count = math.prod(size for _, size in self._radix.values())
+        self._strides = make_strides(model, members)
+        self.count = math.prod(size for _, size in self._strides.values())
         self._arrays = {
             name: (position, pack_values(values))
             for position in members
@@ -50,14 +50,14 @@ class OpenComponent:
 
     def get_digit(self, position: int, index: Any) -> Any:
         """Return the digit of `position` at the combinations with these indices."""
-        radix, size = self._radix[position]
-        return index // radix % size
+        stride, size = self._strides[position]
+        return index // stride % size
 
     def find_range(self, position: int, low: Any, digit: Any) -> tuple[Any, Any]:
         """Return the same as `Component.find_range`, of combinations."""
-        radix, _ = self._radix[position]
-        first = low + digit * radix
-        return first, first + radix
+        stride, _ = self._strides[position]
+        first = low + digit * stride
+        return first, first + stride
 
     def find_first(self, allowed: Mapping[int, Collection[int]]) -> dict[int, int] | None:
         """Return the rows of the first point whose rows are among `allowed`, by position.
@@ -92,7 +92,7 @@ class OpenComponent:
             tries = np.arange(start, start + BATCH, dtype=np.uint64)
             digits = {
                 position: draw_numbers(f"{seed}:{position}", tries, size)
-                for position, (_, size) in self._radix.items()
+                for position, (_, size) in self._strides.items()
             }
             points = self._filter_points(digits)
             # Python's integers, since an index may be beyond 64 bits.

@@ -79,7 +79,8 @@ class NvrtcLibrary(Struct, frozen=True):
         return HeaderDirectories((self.include_dir,) if self.include_dir else (), (), ())
 
     def format_fingerprint(self, memory: Digests) -> tuple[str, ...]:
-        """Return NVRTC's lines of `options.txt`: versions and digests, no path. Raises
+        """Return NVRTC's lines of `options.txt`: versions and digests, no path. The first lines are
+        those of `library` and of `builtins`, in this order, and end with the digest. Raises
         `OSError`."""
         headers = self.find_header_directories()
         core = headers.digest_toolkit_core(memory) if self.include_dir else "-"

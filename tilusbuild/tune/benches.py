@@ -46,7 +46,8 @@ class LocalBenches:
     def open_benches(
         self, kind: str, directories: dict[str, str], *, limit: float, warmup: int
     ) -> Sequence[Bench]:
-        """Return a bench for each device; its process starts later."""
+        """Return a bench for each device; its process starts later. To count all GPUs, a worker is
+        started now, and stopped."""
 
         def open_bench(index: int, core: int | None = None) -> DeviceBench:
             return DeviceBench(

@@ -273,7 +273,8 @@ class KernelNvcc(KernelPipeline, NvccPipeline):
 
     def list_device_steps(self, recipe: Recipe, image: str) -> list[Step]:
         """Return a compile for each architecture. It goes through PTX, edited with sed, if line
-        information, a C++ kernel name or PTX is wanted: the cubin is the same."""
+        information, a C++ kernel name or PTX is wanted: the cubin is the same. For a fatbin, the
+        last step joins them."""
         # ptxas writes the name, time and size of each source file that it finds into the cubin. So
         # the `.file` lines get names that lead to no file, whatever the toolkit's directory is.
         edits_ptx = has_line_info(recipe) or kernel_names.is_symbol_looked_up(recipe)

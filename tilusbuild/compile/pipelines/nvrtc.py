@@ -160,7 +160,8 @@ class KernelNvrtc(KernelPipeline):
         return anchor_kernel(text) if is_cpp_name(symbol) else text
 
     def list_device_steps(self, recipe: Recipe, image: str) -> list[Step]:
-        """Return one compile for each architecture, to a cubin and, if it is kept, its PTX."""
+        """Return for each architecture a compile to a cubin, and to PTX where that is embedded; for
+        a fatbin, then the step that joins them."""
         steps: list[Step] = []
         images: list[str] = []
         is_fatbin = image.endswith(".fatbin")

@@ -1,5 +1,5 @@
 """A whole tuning of one instance: its cases, each on the first device that is idle, and the choice
-for each. Every program is examined once, and the fast ones run on against each other.
+for each. Each program is checked and timed once; the fast ones are then timed further, in turns.
 
     look        correctness, then one sample
     2 rounds    a second sample of each, so that no single one ejects a program
@@ -19,9 +19,10 @@ Rounds go through the programs there and back, so that a device which slows down
 treats all alike. Within 1 % of the best score the earliest program wins; it is checked once more,
 because a race between threads may show only now.
 
-Before anything is measured the log gets a note of the device, the programs and the judge, and
-before each case a note of its sizes. With these and the samples, `--import` makes the same
-decisions again (`tune/importing.py`) where the same programs are in a cache.
+Before anything is measured the log gets a note of the device, the programs and the judge (the
+digest of the reference and the tolerances), and before each case a note of its sizes. With these
+and the samples, `--import` makes the same decisions again (`tune/importing.py`) where the same
+programs are in a cache.
 """
 
 from __future__ import annotations
@@ -442,7 +443,8 @@ def _uses_refused(decision: Decision, refused_hashes: Container[str]) -> bool:
 
 def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Refusal]:
     """Return the refusals that follow from the lines of a log, by program hash. A refusal that a
-    later answer lifts is left out."""
+    later answer lifts is left out. A `RUN` line has the judge of the answers after it, and a `CASE`
+    line the sizes of the answers that name its case."""
     refusals: dict[str, Refusal] = {}
     sizes: dict[str, Mapping[str, CallScalar]] = {}
     judge = ""
