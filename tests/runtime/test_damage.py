@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,13 @@ def select(copied: Marks, n: int = 100) -> tuple[int, str]:
     return program, source
 
 
-def write_table(built: Marks, entries: list[Any], **fields: str) -> Path:
+def write_table(
+    built: Marks, entries: list[Any], fitted: Sequence[dict[str, Any]] = (), **fields: str
+) -> Path:
     script = built.script("mark")
     fingerprint = {**get_cpu().make_fingerprint(script.hash), **fields}
     path = Path(script.path, "dispatch_table.json")
-    table = {"fingerprint": fingerprint, "entries": entries}
+    table = {"fingerprint": fingerprint, "entries": entries, "fitted": fitted}
     path.write_text(json.dumps({"schema": 2, "keys": ["n"], "tables": [table]}))
     return path
 
@@ -47,6 +50,15 @@ def test_a_table_of_this_device_decides(copied: Marks, caplog: pytest.LogCapture
     assert kernel.select(n=10**9)[:2] == (0, "nearest")
     assert len(caplog.messages) == 1
     assert "n = 150" in caplog.messages[0]
+
+
+def test_what_a_repository_fitted_for_another_device_is_no_mistake(copied: Marks) -> None:
+    cost = {"source": "tilus.toml", "cost": ["name", "n"], "program": 3}
+    write_table(copied, [], [cost])
+    assert select(copied)[0] == 3
+    write_table(copied, [], [cost], device="H100")
+    kernel = tilusbuild.load("mark", where=copied.cache, strict=True)
+    assert kernel.select(n=100)[:2] == (1, "default")
 
 
 def test_a_damaged_table_or_description_is_built_again(copied: Marks):

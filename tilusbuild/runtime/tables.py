@@ -115,7 +115,7 @@ def select_table(
     script: Script, tables: tuple[DeviceTable, ...], device: Device
 ) -> DeviceTable | None:
     """Return the first table that holds on the device. If none does, return None if each has
-    entries, all with an origin (a repository's); otherwise raise `LoadError`."""
+    programs, and all of its entries an origin (a repository's); otherwise raise `LoadError`."""
     fingerprint = device.make_fingerprint(script.hash)
     reasons = []
     for table in tables:
@@ -123,7 +123,7 @@ def select_table(
         if reason is None:
             return table
         # Rows of a repository for other devices are not a mistake: it keeps them for all.
-        if not table.entries or any(entry.origin is None for entry in table.entries):
+        if not table.programs or any(entry.origin is None for entry in table.entries):
             reasons.append(reason)
     if reasons:
         raise LoadError(
