@@ -51,7 +51,10 @@ class KernelDraft(Struct):
 
     name: str
     template: str
+    """"" for a kernel that `keys` name."""
     kernel: str
+    keys: dict[str, object] = field(default_factory=dict)
+    """The other keys of its table."""
     flags: list[str] = field(default_factory=list)
     args: dict[str, object] = field(default_factory=dict)
     space: dict[str, list[Any]] = field(default_factory=dict)
@@ -123,10 +126,10 @@ def _list_library_keys(library: LibraryDraft) -> Mapping[str, object]:
 def _format_kernel(kernel: KernelDraft) -> list[str]:
     """Return the lines of a kernel's table in `tilus.toml`, and of the tables below it."""
     name = f"script.{kernel.name}"
+    template_keys = {"template": kernel.template, "render": False, "kernel": kernel.kernel}
     script_keys = {
-        "template": kernel.template,
-        "render": False,
-        "kernel": kernel.kernel,
+        **(template_keys if kernel.template else {}),
+        **kernel.keys,
         "flags": kernel.flags,
     }
     return [
