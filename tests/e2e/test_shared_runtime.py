@@ -39,9 +39,11 @@ extern "C" int scale(float *x, int n, float by, cudaStream_t stream) {
   return cudaGetLastError();
 }
 """
-FIND = (
-    "from pathlib import Path; import sys; from tilusbuild.runtime.library import open_launcher; "
-)
+OPEN = """\
+import sys, tvm_ffi
+from tilusbuild.runtime.cuda_driver import open_with_dependencies
+open_with_dependencies(lambda: tvm_ffi.load_module(sys.argv[1]))
+"""
 
 
 @pytest.mark.nvcc
@@ -63,8 +65,7 @@ def test_a_shared_runtime(new_project: NewProject, tmp_path: Path) -> None:
     assert (tmp_path / "again.so").read_bytes() == shared
 
     # No toolkit is on the loader's path, so what opens it finds the runtime by itself.
-    command = [sys.executable, "-c", f"{FIND}open_launcher(sys.argv[1])"]
-    subprocess.run([*command, made["shared"] / "module/lib.so"], check=True)
+    subprocess.run([sys.executable, "-c", OPEN, made["shared"] / "module/lib.so"], check=True)
 
 
 # `torch = true` and `needed`: libraries for a process that has others, which are not linked.

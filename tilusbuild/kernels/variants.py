@@ -78,7 +78,7 @@ def _register():
 
 if {with_ops} and find_spec("torch") is not None:
     _register()
-__all__ = ["load", "path", *_KERNELS]
+__all__ = ["load", "path", *sorted(_KERNELS)]
 '''
 
 

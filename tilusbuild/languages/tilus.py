@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 from tilusbuild.generate import Source, Target
 from tilusbuild.generate.worker import GeneratorError, LanguageInputs, call_by_name
+from tilusbuild.runtime.regular import read_text
 
 DEFAULTS = {
     "flags": ["-ftz=true", "-prec-div=false"],  # as Tilus calls nvcc
@@ -27,7 +28,6 @@ DEFAULTS = {
     "launch": {"grid": [1]},  # until Tilus says it
 }
 """The keys of a script that names a class of this language, unless it sets them."""
-
 # Of the host function, with tvm-ffi's headers.
 _HOST_LINES = re.compile(
     r'(?:#include <(?:tvm/|tilus/tvm/|tilus/runtime|cudaTypedefs)|extern "C" \{ Tilus).*\n'
@@ -92,7 +92,7 @@ def generate(
             module = drivers.optimize_ir_module(drivers.generate_ir_module(lowered), path)
         except Exception as error:
             raise _locate_error(error, **place) from None
-        ir = {str(file.relative_to(path)): file.read_text() for file in path.rglob("*.*")}
+        ir = {str(file.relative_to(path)): read_text(file) for file in path.rglob("*.*")}
     kernel = module.functions[f"{written.name}_kernel"]
     _check_parameters(kernel, module.functions.pop("launch"), inputs, place)
     text = _HOST_LINES.sub("", codegen(module, src_out_path=None, target="cuda"))
