@@ -40,7 +40,7 @@ def test_run_checks_the_numbers(new_project: NewProject):
         ({"n": 777}, 0.0, None),
     ]
     assert right.summary == {"event": "summary", "calls": 2, "wrong": 0}
-    assert [call["calls"] for call in calls] == [15, 15], "samples, as in a tuning"
+    assert [call["calls"] for call in calls] == [32, 32], "samples, as in a tuning"
 
     project.edit("ref.py", "np.float32(a) * x", "np.float32(a) * x + 1")
     wrong = project.run("run", "scale", status=1)

@@ -157,6 +157,7 @@ def agrees(command: Command, printed: str) -> bool:
 def _plain(text: str) -> str:
     """Text without what differs from one run to the next."""
     text = re.sub(r"(, about \d+:\d\d)| \(about \d+:\d\d left\)", "", text)  # on a slow machine
+    text = re.sub(r"(?m)^waiting for another (tuning|measurement) on .*\n", "", text)  # of a test
     text = re.sub(r"\d+\.\d+(e[+-]\d+)?", "#", text)
     text = re.sub(r"\b[0-9a-f]{12,}\b", "HASH", text)
     text = re.sub(r"-{3,}", "---", text)
