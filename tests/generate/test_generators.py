@@ -237,11 +237,9 @@ def test_a_mistake_is_shown_at_its_line_with_the_schedule(
 ) -> None:
     project = Project(tmp_path)
     generate(project, "X = 0", body=body)
-    shown = project.run("build", status=2).err
+    shown = project.run_to_error("build")
     assert re.match(rf"kernels/gen\.py:{line}:\d+: error: scale: .*{re.escape(message)}", shown)
-    assert shown.count("error:") == 1
     assert "for unroll = 1" in shown
-    assert "Traceback" not in shown
 
 
 @pytest.mark.parametrize(
@@ -257,9 +255,7 @@ def test_a_wrong_generator_is_one_error(tmp_path: Path, generator: str, message:
     project = Project(tmp_path)
     generate(project, "X = 0")
     project.edit("tilus.toml", "kernels/gen.py:scale", generator)
-    shown = project.run("build", status=2).err
-    assert message in shown
-    assert shown.count("error:") == 1
+    assert message in project.run_to_error("build")
 
 
 def test_a_package_imports_its_modules(tmp_path: Path) -> None:

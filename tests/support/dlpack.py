@@ -22,7 +22,7 @@ ON_GPU = (
     TENSOR
     + """\
 class OnGpu:
-    "An array of floats in memory that nobody looks at."
+    "An array of floats whose memory is never read."
 
     def __init__(self, index, address, *shape):
         self.shape, self.device, self.index = shape, f"cuda:{index}", index

@@ -66,6 +66,13 @@ class Project:
             self.directory, *words, status=status, environment=environment, before=self.before
         )
 
+    def run_to_error(self, *words: str) -> str:
+        """The message of a command that ends with exactly one error."""
+        message = self.run(*words, status=2).err
+        assert message.count("error:") == 1, message
+        assert "Traceback" not in message, message
+        return message
+
     def build(self, *words: str, status: int | None = 0) -> dict[str, Any]:
         """The summary of a build."""
         return self.run("build", "--json", *words, status=status).summary
