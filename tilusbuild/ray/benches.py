@@ -145,10 +145,8 @@ class RayBench:
         if case.find_mismatch is None:
             answer = self._ask_about_program("check_program", case, program, number)
             return answer
-        # The function and all that it imports are of the project, which the nodes do not have.
-        sent_case = replace(case, find_mismatch=None)
-        answer, outputs = self._ask_about_program("collect_outputs", sent_case, program, number)
-        why = next(filter(None, map(case.find_mismatch, outputs)), None)
+        answer, outputs = self._ask_about_program("collect_outputs", case, program, number)
+        why = case.explain_mismatch(outputs)
         if answer.status != OK or why is None:
             return answer
         self._call_actor("end_worker")
@@ -156,7 +154,6 @@ class RayBench:
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         """Take one sample of a program."""
-        case = replace(case, find_mismatch=None)
         answer: Answer = self._ask_about_program("time_program", case, program, number, expected)
         return answer
 
@@ -179,7 +176,9 @@ class RayBench:
         if program.hash not in self._sent_programs:
             self._call_actor("add_library", program.hash, self._put_library(program.library))
             self._sent_programs.add(program.hash)
-        return self._call_actor(method, case, program, *arguments)
+        # The function and all that it imports are of the project, which the nodes do not have.
+        sent_case = replace(case, find_mismatch=None)
+        return self._call_actor(method, sent_case, program, *arguments)
 
     def _call_actor(self, method: str, *arguments: object) -> Any:
         """Return the result of a method of the actor. Raises `WorkerUnusableError`."""

@@ -184,7 +184,7 @@ class DeviceBench:
         reply = self._ask_worker(worker, request, limit)
         cost = time.monotonic() - start
         if case.find_mismatch is not None and reply["status"] == OK and "outputs" in reply:
-            why = self._compare_outputs(case, reply["outputs"])
+            why = case.explain_mismatch(self._read_outputs(case, reply["outputs"]))
             reply = reply if why is None else {"status": INCORRECT, "why": why}
         # The worker's memory, or the state of the GPU, may be damaged now: other programs get a new
         # worker.
@@ -200,20 +200,15 @@ class DeviceBench:
             faulted=reply["status"] == LAUNCH_ERROR and "harmless" not in reply,
         )
 
-    def _compare_outputs(self, case: Case, count: int) -> str | None:
-        """Return what is wrong with the outputs that the worker wrote, by the function of the
-        case; None for right ones. Raises `InputError`."""
+    def _read_outputs(self, case: Case, count: int) -> Iterator[Mapping[str, bytes]]:
+        """Yield the different outputs that the worker wrote, each by argument."""
         directory = self._directories[case.digest]
         for number in range(count):
-            contents = {
+            yield {
                 argument.name: read_bytes(f"{directory}/{argument.name}.{number}.output")
                 for argument in case.arguments
                 if argument.out
             }
-            why = case.find_mismatch(contents) if case.find_mismatch else None
-            if why is not None:
-                return why
-        return None
 
     def _start_with_case(self, case: Case) -> Resident:
         """Return a worker that holds the case; start one unless the present one does."""

@@ -76,6 +76,13 @@ class Case:
         """Return the sizes for people: `m=1, n=1000`."""
         return ", ".join(f"{name}={value}" for name, value in self.sizes.items()) or "no sizes"
 
+    def explain_mismatch(self, outputs: Iterable[Mapping[str, bytes]]) -> str | None:
+        """Return what is wrong with the first wrong one of several outputs, by `find_mismatch`;
+        None if there is none, or no function. Raises `InputError`."""
+        if self.find_mismatch is None:
+            return None
+        return next(filter(None, map(self.find_mismatch, outputs)), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:

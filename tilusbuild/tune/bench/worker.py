@@ -240,14 +240,15 @@ class Buffers:
         """Return the address of a workspace of `size` bytes, with guards and noise like an output.
         It is the one that is reset and checked until the next call."""
         key = name, size
-        if key not in self._workspaces:
+        is_new = key not in self._workspaces
+        if is_new:
             argument = CaseArgument(name, "u8", (size,), out=True)
             noise = make_noise("u8", size, name)
             self._workspaces[key] = _GuardedTensor(argument, self._memory, noise)
-            self._tensors[name] = self._workspaces[key]
+        tensor = self._tensors[name] = self._workspaces[key]
+        if is_new:
             self.reset_all()
-        self._tensors[name] = self._workspaces[key]
-        return self._tensors[name].address
+        return tensor.address
 
     def reset_all(self) -> None:
         """Write the first content of all tensors and guards."""
