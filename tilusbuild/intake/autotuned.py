@@ -107,45 +107,59 @@ def read_kernels(draft: ManifestDraft, root: str, file: str) -> None:
     """Add a script to a draft for each kernel of a file with `@autotune`, with notes. Raises
     `SyntaxError`."""
     tree = ast.parse(read_text(os.path.join(root, file)))
-    for number, statement in enumerate(tree.body):
-        # A kernel may stand in a branch, such as of the presence of Triton.
-        nodes = ast.walk(statement) if isinstance(statement, ast.If | ast.Try) else [statement]
-        for function in (node for node in nodes if isinstance(node, ast.FunctionDef)):
-            decorators = {
-                ast.unparse(getattr(d, "func", d)).rpartition(".")[2]: d
-                for d in function.decorator_list
-            }
-            tuner = next((d for name, d in decorators.items() if name.endswith("autotune")), None)
-            if not isinstance(tuner, ast.Call) or "jit" not in decorators:
-                continue
-            names = [kernel.name for kernel in draft.kernels]
-            kernel = KernelDraft(make_table_name(function.name, names), "", "")
-            options = {option.arg: option.value for option in tuner.keywords}
-            configs = ast.Expression(options.get("configs") or tuner.args[0])
-            try:
-                code, names_before = compile(configs, file, "eval"), _Namespace(tree.body[:number])
-                rows = eval(code, names_before)  # noqa: S307 - code of the project's author
-                kernel.space = _make_space([getattr(row, "row", row) for row in rows])
-            except Exception as error:
-                place = f"{file}:{function.lineno} {function.name}"
-                draft.add_note(f"left out: {place}: its list cannot be read: {error}")
-                continue
-            is_triton = any("constexpr" in ast.unparse(p) for p in _list_parameters(function))
-            is_triton |= ast.unparse(decorators["jit"]).startswith("triton")
-            kernel.keys["triton" if is_triton else "tilelang"] = f"{file}:{function.name}"
-            add_arguments = _add_triton_arguments if is_triton else _add_tilelang_arguments
-            constants = add_arguments(kernel, function, decorators["jit"])
-            if constants:
-                kernel.keys["params"] = dict.fromkeys(constants, 1024)
-                text = f"a call gives these, written as 1024: {', '.join(constants)}"
-                draft.add_note(f"{kernel.name}: {text}")
-            if is_triton:
-                kernel.grid = [1]
-                text = "the types f16*[1] and i32 of args, and the grid, are assumed"
-                draft.add_note(f"{kernel.name}: {text}")
-            draft.kernels.append(kernel)
+    for number, function in _list_functions(tree):
+        decorators = {
+            ast.unparse(getattr(d, "func", d)).rpartition(".")[2]: d
+            for d in function.decorator_list
+        }
+        tuner = next((d for name, d in decorators.items() if name.endswith("autotune")), None)
+        if not isinstance(tuner, ast.Call) or "jit" not in decorators:
+            continue
+        try:
+            space = _read_space(tuner, file, tree.body[:number])
+        except Exception as error:
+            place = f"{file}:{function.lineno} {function.name}"
+            draft.add_note(f"left out: {place}: its list cannot be read: {error}")
+            continue
+        names = [kernel.name for kernel in draft.kernels]
+        kernel = KernelDraft(make_table_name(function.name, names), "", "", space=space)
+        is_triton = any("constexpr" in ast.unparse(p) for p in _list_parameters(function))
+        is_triton |= ast.unparse(decorators["jit"]).startswith("triton")
+        kernel.keys["triton" if is_triton else "tilelang"] = f"{file}:{function.name}"
+        if is_triton:
+            constants = _add_triton_arguments(kernel, function)
+        else:
+            constants = _add_tilelang_arguments(kernel, function, decorators["jit"])
+        if constants:
+            kernel.keys["params"] = dict.fromkeys(constants, 1024)
+            text = f"a call gives these, written as 1024: {', '.join(constants)}"
+            draft.add_note(f"{kernel.name}: {text}")
+        if is_triton:
+            kernel.grid = [1]
+            text = "the types f16*[1] and i32 of args, and the grid, are assumed"
+            draft.add_note(f"{kernel.name}: {text}")
+        draft.kernels.append(kernel)
     if not draft.kernels:
         draft.add_note("no function has @triton.autotune or @tilelang.autotune with a list")
+
+
+def _list_functions(tree: ast.Module) -> Iterator[tuple[int, ast.FunctionDef]]:
+    """Yield the functions of a module, with the place of the statement that has each. They may
+    stand in a branch, such as of the presence of Triton."""
+    for number, statement in enumerate(tree.body):
+        nodes = ast.walk(statement) if isinstance(statement, ast.If | ast.Try) else [statement]
+        yield from ((number, node) for node in nodes if isinstance(node, ast.FunctionDef))
+
+
+def _read_space(tuner: ast.Call, file: str, statements: Sequence[ast.stmt]) -> dict[str, list[Any]]:
+    """Return the space of an `@autotune`, whose list may need the statements before it. Raises what
+    they raise."""
+    options = {option.arg: option.value for option in tuner.keywords}
+    configs = ast.Expression(options.get("configs") or tuner.args[0])
+    rows = eval(  # noqa: S307 - code of the project's author
+        compile(configs, file, "eval"), _Namespace(statements)
+    )
+    return _make_space([getattr(row, "row", row) for row in rows])
 
 
 def _make_space(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -168,9 +182,14 @@ def _list_parameters(function: ast.FunctionDef) -> list[ast.arg]:
     return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
 
 
+def _list_tuned_names(kernel: KernelDraft) -> set[str]:
+    """Return the names of the space, linked ones one by one."""
+    return {name for key in kernel.space for name in key.split(", ")}
+
+
 def _list_open_parameters(kernel: KernelDraft, function: ast.FunctionDef) -> list[ast.arg]:
     """Return the parameters without default that the space does not have."""
-    tuned = {name for key in kernel.space for name in key.split(", ")}
+    tuned = _list_tuned_names(kernel)
     positional = [*function.args.posonlyargs, *function.args.args]
     defaulted = positional[len(positional) - len(function.args.defaults) :]
     keyword_only = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
@@ -189,9 +208,7 @@ def _list_values(function: ast.FunctionDef) -> dict[str, ast.expr]:
     return values
 
 
-def _add_triton_arguments(
-    kernel: KernelDraft, function: ast.FunctionDef, jit: ast.expr
-) -> list[str]:
+def _add_triton_arguments(kernel: KernelDraft, function: ast.FunctionDef) -> list[str]:
     """Add the arguments, and return the constants that a call gives. A pointer is a parameter that
     the address of a load or a store begins with."""
     values = _list_values(function)
@@ -256,7 +273,7 @@ def _add_tilelang_arguments(
         constants += (n.id for dim in dims for n in ast.walk(dim) if isinstance(n, ast.Name))
     names = (parameter.arg for parameter in _list_open_parameters(kernel, function))
     constants += (name for name in names if name not in tensors)
-    tuned = {name for key in kernel.space for name in key.split(", ")}
+    tuned = _list_tuned_names(kernel)
     sizes = [n for n, v in values.items() if ast.unparse(v).startswith(("T.dynamic", "T.symbolic"))]
     kernel.args |= dict.fromkeys(sizes, "i32")
-    return [name for name in dict.fromkeys(constants) if name not in {*tuned, *sizes}]
+    return [name for name in dict.fromkeys(constants) if name not in tuned.union(sizes)]
