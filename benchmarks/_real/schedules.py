@@ -1,4 +1,4 @@
-"""What a port declares, schedules and sources: to be held to those of the project itself."""
+"""Compares the schedules and the sources of a port with those of the project itself."""
 
 from __future__ import annotations
 

@@ -297,12 +297,12 @@ static {result} tl_call_template(const tl_value *value{stream}) {{
 _PLAIN_LAUNCH = (
     "launch",
     "void *stream",
-    "(tl_check_plain(&call)) return -1;\n  return tl_start(&call, stream, 1);",
+    "  if (tl_check_plain(&call)) return -1;\n  return tl_start(&call, stream, 1);",
 )
 _PLAIN_WORKSPACE = (
     "workspace",
     "int64_t *bytes",
-    "(tl_check_ranges(&call)) return -1;\n  return tl_count_workspaces(&call, bytes);",
+    "  if (tl_check_ranges(&call)) return -1;\n  return tl_count_workspaces(&call, bytes);",
 )
 
 
@@ -327,7 +327,7 @@ TL_EXPORT int {name}({", ".join([*parameters, last_parameter])}) {{
   tl_call call;
   tl_begin(&call);
 {body}
-  if {end}
+{end}
 }}
 """
 

@@ -80,7 +80,6 @@ class _SourceWriter:
         self.u64_names = {a.name for a in script.arguments if a.dtype == "u64" and a.dims is None}
         """The u64 arguments: a choice takes only those of their values that an int64_t has."""
         self.names = {name: f"size[{i}]" for i, name in enumerate(self.sizes)}
-        self.has_workspaces = any(argument.workspace for argument in script.arguments)
         self.given_sizes = [name for name in self.sizes if not is_alignment(name)]
         """The parameters of `_select`. The alignments, which follow them, are the largest there."""
 
@@ -363,7 +362,7 @@ TD_EXPORT int {function}({arguments}{kind}{last}) {{
 """
 
         workspace = ""
-        if self.has_workspaces:
+        if self.script.workspaces:
             workspace = write_call(f"{name}_workspace", "int64_t *", "bytes", "workspace")
         return f"""\
 static int td_number(int table, const int64_t *size) {{
@@ -418,8 +417,7 @@ TD_EXPORT const char *{name}_error(void) {{ return launch_error(); }}
             assumption = f"/* Where sizes alone are given, {tensors} is {MAX_ALIGNMENT}. */\n"
         arguments = "".join(f"{format_c_type(a)} {a.name}, " for a in self.script.arguments)
         workspace = ""
-        if self.has_workspaces:
-            names = ", ".join(a.name for a in self.script.arguments if a.workspace)
+        if names := ", ".join(self.script.workspaces):
             workspace = (
                 f"\n/* Store the bytes that a launch with these arguments needs of {names}."
                 f" Pointers may be null. */\nint {name}_workspace({arguments}int64_t *bytes);"

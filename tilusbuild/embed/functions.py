@@ -85,7 +85,7 @@ def write_library_sources(
         )
         types = "".join(f"{_to_c_type(a).strip()}, " for a in function.arguments)
         calls = [("", "launch", "void *", "stream")]
-        if names := [a.name for a in function.arguments if a.workspace]:
+        if names := function.scripts[0].workspaces:
             calls.append(("_workspace", "workspace", "int64_t *", "bytes"))
             declarations.append(
                 f"/* Store the bytes that such a call needs of {', '.join(names)}. Pointers may be"

@@ -52,15 +52,14 @@ def load_launcher(script: Script, program: int, device: Device | None) -> Callab
 
 def open_launcher(path: str, script: Script) -> Callable[..., Any]:
     """Return the packed function of a script's `lib.so`; it allocates the workspaces that a call
-    leaves out. Raise tvm-ffi's errors: `RuntimeError`,
-    `AttributeError`, `OSError`."""
+    leaves out. Raise tvm-ffi's errors: `RuntimeError`, `AttributeError`, `OSError`."""
     import tvm_ffi
 
     from tilusbuild.runtime.cuda_driver import open_with_dependencies  # ctypes takes milliseconds
 
     module: Any = open_with_dependencies(partial(tvm_ffi.load_module, path))
     launch: Callable[..., Any] = module["launch"]
-    if any(argument.workspace for argument in script.arguments):
+    if script.workspaces:
         return add_workspaces(script, launch, module["workspace"])
     return launch
 

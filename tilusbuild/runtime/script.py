@@ -216,6 +216,11 @@ class Script(NamedTuple):
         integers = (a.name for a in self.arguments if a.dims is None and a.dtype in WHOLE)
         return {**dict.fromkeys(integers, 1), **sizes}
 
+    @property
+    def workspaces(self) -> list[str]:
+        """Return the names of the workspaces, in order."""
+        return [argument.name for argument in self.arguments if argument.workspace]
+
     def explain_refusal(self, program: int, sizes: Mapping[str, Value]) -> str | None:
         """Return the rule of `serves` by which a program does not serve a call; None if it does."""
         return None if self.serves is None else self.serves.explain_refusal(program, sizes)

@@ -264,7 +264,7 @@ class _OpSchema(NamedTuple):
             return kernel.__call__
         tensor_indexes = [i for i, a in enumerate(self.inputs) if _is_tensor(a)]
         names = [a.name for a in self.inputs]
-        has_workspaces = any(a.workspace for a in self.script.arguments)
+        has_workspaces = bool(self.script.workspaces)
 
         def call_kernel(*args: Any) -> Any:
             """Call the kernel with the inputs, count each mutation, and return the outputs. Raise
