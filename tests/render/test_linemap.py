@@ -1,7 +1,10 @@
 """Every rendered line knows the template's line that wrote it, and who called for it."""
 
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from threading import Barrier
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -102,6 +105,31 @@ def test_text_that_was_not_rendered_from_the_template_is_not_mapped(project):
     project.write({"k.cu.j2": "a\nb\nc\n"})
     lines = Renderer(str(project.directory)).map_lines("k.cu.j2", {}, "a\nX\nc\n")
     assert [lines.find_origin(n) is not None for n in (1, 2, 3)] == [True, False, False]
+
+
+def test_programs_that_fail_at_the_same_time_are_mapped_each_by_its_own_templates(
+    project,
+):
+    names = [f"k{number}.cu.j2" for number in range(8)]
+    project.write({name: "{% include 'part.cuh' %}\n{{ 1 }}\n" for name in names})
+    project.write({"part.cuh": "a\n"})
+    start = Barrier(len(names))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def find_origins(renderer: Renderer, name: str) -> list[str]:
+        start.wait()
+        lines = renderer.map_lines(name, {}, "a\n1\n")
+        return [str(lines.find_origin(number)) for number in (1, 2)]
+
+    try:
+        with ThreadPoolExecutor(len(names)) as threads:
+            for _ in range(20):
+                renderer = Renderer(str(project.directory))
+                mapped = threads.map(find_origins, [renderer] * len(names), names)
+                assert list(mapped) == [["part.cuh:1", f"{name}:2"] for name in names]
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_no_directive_stands_where_it_would_be_text(project):

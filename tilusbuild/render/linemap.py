@@ -11,8 +11,9 @@ equal the plain rendering without their marks: it is sometimes incomplete and ne
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from jinja2 import nodes
@@ -124,10 +125,10 @@ def map_to_itself(template: str, text: str, read: Callable[[str], str]) -> LineM
 
 
 def build_line_map(
-    marked: str, text: str, names: Sequence[str], read: Callable[[str], str]
+    marked: str, text: str, names: Mapping[int, str], read: Callable[[str], str]
 ) -> LineMap:
-    """Return the map of `text`, whose marked rendering is `marked`. A mark's number is an index
-    into `names`, the templates' names."""
+    """Return the map of `text`, whose marked rendering is `marked`. `names` are the templates'
+    names, by the number in a mark."""
     rendered = tuple(text.split("\n"))
     # If a value of the context has the characters of marks, marks cannot be read: nothing is known.
     lines = [] if OPEN in text else _trace_marks(marked, names)
@@ -155,7 +156,7 @@ class _Frame(Struct):
     """The line of the template's own text that follows; None where an expression writes."""
 
 
-def _trace_marks(marked: str, names: Sequence[str]) -> list[list[Piece]]:
+def _trace_marks(marked: str, names: Mapping[int, str]) -> list[list[Piece]]:
     """Return the lines of a marked rendering as pieces, up to where the marks do not nest.
 
     `names` are the templates' names, by the number in a mark.
@@ -199,7 +200,7 @@ def _find_current_origin(stack: Sequence[_Frame]) -> tuple[Origin | None, bool]:
     return (Origin(*site, tuple(call_sites)) if site else None), literal
 
 
-def _apply_mark(mark: str, stack: list[_Frame], names: Sequence[str]) -> bool:
+def _apply_mark(mark: str, stack: list[_Frame], names: Mapping[int, str]) -> bool:
     """Apply a mark to the stack: push a frame, set its text's line, or (the empty mark) pop it.
     Return False if marks do not nest."""
     # Decoded, a mark is `p,0,12` (push: template 0, line 12) or `s,0,12` (the text of this line).
@@ -271,21 +272,27 @@ def _copy_marks(line: str, marked_line: str) -> str:
 
 
 class MarkingEnvironment(Environment):
-    """An `Environment` whose renderings are marked; `names[i]` is the name of template number i."""
+    """An `Environment` whose renderings are marked; `names[i]` is the name of template number i.
+
+    Programs that fail at the same time are rendered by several threads: each takes a number of its
+    own.
+    """
 
     concat = staticmethod(join_marked)
 
     def __init__(self, loader: ProjectLoader, style: Style) -> None:
         super().__init__(loader, style)
-        self.names: list[str] = []
+        self.names: dict[int, str] = {}
+        self._numbers = itertools.count()
         self.filters["_concat"] = join_marked
         self.filters["indent"] = indent_marked
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Parse a template, write marks into its tree, and append its name to `names`."""
+        """Parse a template, write marks into its tree, and add its name to `names`."""
         tree = super()._parse(source, name, filename)
-        self.names.append(name or "")
-        _Marker(len(self.names) - 1).visit(tree)
+        number = next(self._numbers)
+        self.names[number] = name or ""
+        _Marker(number).visit(tree)
         # Jinja2's compiler needs the environment in every node, and the new nodes have none.
         tree.set_environment(self)
         return tree

@@ -150,14 +150,16 @@ class Renderer:
 
         if not self._style.rendered:
             return map_to_itself(template, text, self._loader.read_text)
-        if self._marking is None:
-            self._marking = MarkingEnvironment(self._loader, self._style)
+        # Another thread may be here, too: marks are read by the names of the environment that
+        # wrote them.
+        environment = self._marking or MarkingEnvironment(self._loader, self._style)
+        self._marking = environment
         try:
-            marked = render_text(self._marking, template, context, {})
+            marked = render_text(environment, template, context, {})
         # A marked rendering is longer, and may exceed the limit: the log stays as it is.
         except TilusbuildError:
             marked = ""
-        return build_line_map(marked, text, self._marking.names, self._loader.read_text)
+        return build_line_map(marked, text, environment.names, self._loader.read_text)
 
 
 def render_text(
