@@ -1,6 +1,6 @@
 """The manual as a site, for `make site`. Pages stay what they are on GitHub.
 
-Three things are worked out here, so that nothing is repeated: the navigation, from the tables of
+Three things are worked out here, so that nothing is repeated: the navigation, from the lists of
 `index.md` and `manifest.md`; the addresses of files of the repository that are no pages; and the
 version.
 """
@@ -41,7 +41,7 @@ suppress_warnings = ["misc.highlighting_failure"]
 
 _REPOSITORY = _PROJECT["urls"]["Documentation"].removesuffix("/docs")
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
-_PAGE = re.compile(r"^\| \[.+?\]\(([^)]+)\.md\) \|", re.MULTILINE)
+_PAGE = re.compile(r"^- \[.+?\]\(([^)]+)\.md\): ", re.MULTILINE)
 
 
 def setup(app: sphinx.application.Sphinx) -> None:
@@ -63,7 +63,7 @@ def _read(app: sphinx.application.Sphinx, name: str, source: list[str]) -> None:
 
 
 def _navigation(page: str) -> list[str]:
-    """Return a part of the navigation for each section of a page that has a table of pages."""
+    """Return a part of the navigation for each section of a page that has a list of pages."""
     parts = []
     for section in page.split("\n## ")[1:]:
         heading, _, text = section.partition("\n")

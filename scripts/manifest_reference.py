@@ -61,8 +61,6 @@ launch = {{ grid = "cdiv(n, 256)", block = 256 }}
 
 ## Contents
 
-| page | subject |
-|---|---|
 """
 
 _RULES = """
@@ -118,8 +116,9 @@ def write_pages(directory: File) -> None:
             continue
         page = "-".join(part for part in _split_path(path) if part != NAME)
         if page and page not in sections:
-            summary = inspect.cleandoc(table.__doc__ or "").splitlines()[0].partition(". ")[0]
-            rows.append(f"| [{_title(path)}](manifest/{page}.md) | {summary} |\n")
+            first_line = inspect.cleandoc(table.__doc__ or "").splitlines()[0]
+            summary = first_line.partition(". ")[0].removesuffix(".")
+            rows.append(f"- [{_title(path)}](manifest/{page}.md): {summary}\n")
         sections[page].append("\n".join(_describe_table(path, table, page, pages_of_keys)))
     top = "\n".join(sections.pop(""))
     (directory / "manifest.md").write_text(f"{_INTRODUCTION}{''.join(rows)}{_RULES}{top}")

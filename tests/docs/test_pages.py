@@ -151,7 +151,7 @@ def test_every_page_can_be_reached_from_the_readme_through_the_index() -> None:
     docs = ROOT / "docs"
     text = (docs / "index.md").read_text() + (docs / "manifest.md").read_text()
     pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")} - {"index.md"}
-    assert {page for page in pages if f"]({page}) |" not in text} == set()
+    assert {page for page in pages if f"]({page}): " not in text} == set()
 
 
 def test_the_readmes_manifest_loads(tmp_path: Path) -> None:
