@@ -111,7 +111,7 @@ def test_programs_that_fail_at_the_same_time_are_mapped_each_by_its_own_template
     project,
 ):
     names = [f"k{number}.cu.j2" for number in range(8)]
-    project.write({name: "{% include 'part.cuh' %}\n{{ 1 }}\n" for name in names})
+    project.write(dict.fromkeys(names, "{% include 'part.cuh' %}\n{{ 1 }}\n"))
     project.write({"part.cuh": "a\n"})
     start = Barrier(len(names))
     interval = sys.getswitchinterval()
