@@ -39,7 +39,7 @@ def format_times(seconds: Sequence[float | None]) -> tuple[str, list[str | None]
     return unit, [None if text is None else text.rjust(width) for text in texts]
 
 
-def cell_text(cell: Cell) -> str:
+def format_cell(cell: Cell) -> str:
     """Return a cell's text as one line: control characters are shown as escapes."""
     if cell is None:
         return ""
@@ -60,7 +60,7 @@ def _is_numeric(cell: Cell) -> bool:
 def _format_column(header: str, cells: list[Cell]) -> list[str]:
     """Return the header, a rule and the cells as texts of one width."""
     is_right_aligned = all(map(_is_numeric, cells))
-    texts = [cell_text(text) for text in (header, *cells)]
+    texts = [format_cell(text) for text in (header, *cells)]
     widths = [_measure_width(text) for text in texts]
     column_width = max(widths[0] + _HEADER_PADDING, *widths)
     padded_texts = []

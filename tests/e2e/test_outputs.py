@@ -23,7 +23,7 @@ def project(new_project: NewProject) -> Project:
     return new_project(HEADS, FILES)
 
 
-def with_libraries(project: Project, text: str) -> Project:
+def add_library_scripts(project: Project, text: str) -> Project:
     project.write("tilus.toml", HEADS + text)
     return project
 
@@ -38,13 +38,13 @@ def mistake(project: Project, output: str) -> str:
 
 def test_libraries_are_not_written_over_each_other(project: Project):
     both = '[library.a]\nsources = ["b/*.cpp"]\noutput = "l.so"\n'
-    said = mistake(with_libraries(project, both), "l.so")
+    said = mistake(add_library_scripts(project, both), "l.so")
     assert 'error: the library of target "other" would replace that of "cpu"' in said
     assert "add {target} to its name: each gets its own" in said
     one = both + 'targets = ["cpu"]\n' + B + 'output = "./l.so"\n'
-    said = mistake(with_libraries(project, one), "./l.so")
+    said = mistake(add_library_scripts(project, one), "./l.so")
     assert 'error: library "a" is written to the same file' in said
-    with_libraries(project, both).build("--target", "other")
+    add_library_scripts(project, both).build("--target", "other")
     assert (project.directory / "l.so").exists(), "one target at a time is somebody's choice"
 
 
@@ -57,7 +57,7 @@ def test_libraries_are_not_written_over_each_other(project: Project):
     ],
 )
 def test_a_library_is_not_written_over_what_it_is_made_of(project: Project, output: str, said: str):
-    with_libraries(project, f'{B}output = "{output}"\n')
+    add_library_scripts(project, f'{B}output = "{output}"\n')
     before = (project.directory / "b/b.cpp").read_text()
     assert f"error: {said}" in mistake(project, output)
     assert (project.directory / "b/b.cpp").read_text() == before
@@ -69,7 +69,7 @@ def test_a_library_is_not_written_over_what_it_is_made_of(project: Project, outp
 def test_what_one_library_writes_and_another_reads_is_built_first(project: Project, reads: str):
     """In one build the second would be linked with what the first was in the build before."""
     own = '[library.a]\nsources = ["a/*.cpp"]\ntargets = ["cpu"]\n' + reads + '\noutput = "a.so"\n'
-    with_libraries(project, B + 'output = "out/libb.a"\n' + own)
+    add_library_scripts(project, B + 'output = "out/libb.a"\n' + own)
     project.write("out/libb.a", "!<arch>\n")
     said = mistake(project, "out/libb.a")
     assert "build it first: tilusbuild build b; tilusbuild build a" in said
@@ -83,13 +83,13 @@ def test_what_one_library_writes_and_another_reads_is_built_first(project: Proje
 
 
 def test_watching_writes_nothing_over_a_source(project: Project, tmp_path: Path):
-    with_libraries(project, B + 'output = "b/b.cpp"\n')
+    add_library_scripts(project, B + 'output = "b/b.cpp"\n')
     said = tmp_path / "said"
     with said.open("w") as log:
         watching = project.start("watch", "--progress", "plain", stderr=log)
     try:
         wait_until(lambda: "reads this file" in said.read_text())
-        with_libraries(project, B + 'output = "b.a"\n')
+        add_library_scripts(project, B + 'output = "b.a"\n')
         wait_until((project.directory / "b.a").exists)
     finally:
         watching.terminate()
@@ -98,7 +98,7 @@ def test_watching_writes_nothing_over_a_source(project: Project, tmp_path: Path)
 
 
 def test_an_output_that_cannot_be_written_is_named(project: Project):
-    with_libraries(project, B + 'output = "out/lib b.a"\n')
+    add_library_scripts(project, B + 'output = "out/lib b.a"\n')
     made = project.directory / "out/lib b.a"
     made.mkdir(parents=True)
     said = project.run("build", status=1).err

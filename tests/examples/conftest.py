@@ -100,14 +100,14 @@ class Example:
         """The default schedule of the first instance whose constants are `wanted`."""
         for params, space in self.spaces(script, target):
             if wanted.items() <= params.items():
-                fixed = self.manifest.scripts[script].default_for(target)
+                fixed = self.manifest.scripts[script].merge_default(target)
                 schedule = space.complete_point(fixed)
                 return self._program(script, target, {**params, **schedule.values})
         raise LookupError(f"{script} has no instance {wanted}")
 
     def _program(self, script: str, target: str, values: Mapping[str, Value]) -> Program:
         owner = self.manifest.scripts[script]
-        launch = owner.launch_for(target)
+        launch = owner.merge_launch(target)
         return Program(
             owner.kernel,
             owner.template,

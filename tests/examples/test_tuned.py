@@ -23,7 +23,7 @@ def strays(example: Path) -> Iterator[str]:
     for script in manifest.scripts:
         spaces = [
             (target, params, Space(make_space_spec(manifest, script, targets[target], params)))
-            for target in manifest.targets_of(script)
+            for target in manifest.list_script_targets(script)
             for params in list_instances(manifest, script, target)
         ]
         for row in read_committed_rows(manifest, script):
@@ -49,5 +49,5 @@ def test_every_file_is_named_by_its_manifest() -> None:
     assert len(TUNED) >= 2
     for example in TUNED:
         manifest = load_manifest(example / "tilus.toml")
-        named = {path for script in manifest.scripts for path in manifest.data_of(script)}
+        named = {path for script in manifest.scripts for path in manifest.list_data_files(script)}
         assert {str(path) for path in example.glob("tuned/*")} <= named

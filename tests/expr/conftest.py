@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tilusbuild.expr import Expr, Value, c_prelude
+from tilusbuild.expr import Expr, Value, write_c_prelude
 
 INTEGERS = ("a", "b", "arch.c")
 C_TYPES = {"x": "float", "p": "bool"}
@@ -26,7 +26,7 @@ def compile_c(tmp_path: Path) -> Callable[[list[Expr]], Compiled]:
     batches = itertools.count()
 
     def build(expressions: list[Expr]) -> Compiled:
-        lines = [c_prelude()]
+        lines = [write_c_prelude()]
         names = {"a": "a", "b": "b", "arch.c": "c", "x": "x", "p": "p"}
         kinds = [expression.find_c_type(C_TYPES) for expression in expressions]
         for number, expression in enumerate(expressions):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilusbuild.expr import Expr, ExprError, Value, c_prelude, parse_expression
+from tilusbuild.expr import Expr, ExprError, Value, parse_expression, write_c_prelude
 from tilusbuild.expr.tree import Logic
 from tilusbuild.expr.vector import evaluate_columns
 
@@ -204,7 +204,7 @@ def test_the_text_is_an_expression_over_the_given_names() -> None:
 
 
 def test_the_prelude_includes_nothing_but_stdint() -> None:
-    includes = [line for line in c_prelude().splitlines() if line.startswith("#include")]
+    includes = [line for line in write_c_prelude().splitlines() if line.startswith("#include")]
     assert includes == ["#include <stdint.h>"]
 
 

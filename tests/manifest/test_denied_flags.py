@@ -143,7 +143,7 @@ def test_the_message_names_flag_place_and_the_way_out(load_script):
 def test_unsafe_flags_lets_them_through(load_script, where):
     text = 'flags = ["-fplugin=x.so"]\n'
     text += "unsafe-flags = true" if where == "script" else "[build]\nunsafe-flags = true"
-    assert load_script(text).flags_for("m", "gpu") == ("-fplugin=x.so",)
+    assert load_script(text).merge_flags("m", "gpu") == ("-fplugin=x.so",)
 
 
 def test_unsafe_flags_leaves_what_tilusbuild_sets(load_script):

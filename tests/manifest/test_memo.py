@@ -36,13 +36,17 @@ def everything(manifest: Manifest) -> list[object]:
     directories = sorted(manifest.searched_directories)
     values: list[object] = [manifest, manifest.path, manifest.root, directories]
     for name, script in manifest.scripts.items():
-        for target in manifest.targets_of(name):
-            values += [script.form, script.params_for(target), script.space_for(target)]
-            values += [script.derived_for(target), script.restrict_for(target)]
-            values += [script.launch_for(target), script.default_for(target)]
-            values += [manifest.flags_for(name, target), manifest.defines_for(name, target)]
-            values += [manifest.targets[target].is_cpu, manifest.std_for(name, target)]
-            values += [manifest.include_dirs_for(name), manifest.headers_for(name)]
+        for target in manifest.list_script_targets(name):
+            values += [
+                script.form,
+                script.list_constants(target),
+                script.list_tuning_parameters(target),
+            ]
+            values += [script.parse_derived_values(target), script.parse_rules(target)]
+            values += [script.merge_launch(target), script.merge_default(target)]
+            values += [manifest.merge_flags(name, target), manifest.merge_defines(name, target)]
+            values += [manifest.targets[target].is_cpu, manifest.find_std(name, target)]
+            values += [manifest.list_include_dirs(name), manifest.list_header_patterns(name)]
             values.append(manifest.locate_value(*manifest.resolve_override(name, target, "flags")))
         values += [each.given for each in (script, script.launch, script.tune) if each]
     values += [each.given for each in (manifest.build, manifest.toolchain, manifest.remote)]

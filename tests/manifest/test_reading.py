@@ -69,7 +69,7 @@ def test_all_that_is_not_written_is_read(read: Callable[..., Manifest]) -> None:
     assert signature(manifest) == READ
     assert list(manifest.targets) == ["sm_80", "cpu"]
     assert manifest.targets["sm_80"].ptx
-    assert manifest.targets_of("axpy") == ("sm_80", "cpu")
+    assert manifest.list_script_targets("axpy") == ("sm_80", "cpu")
 
 
 def test_the_gpus_of_the_machine(

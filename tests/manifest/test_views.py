@@ -55,7 +55,7 @@ def manifest(load_script: Callable[[str], Manifest]) -> Manifest:
 
 
 def test_parameters_are_rows_of_values(manifest: Manifest) -> None:
-    space = manifest.scripts["m"].space_for("other")
+    space = manifest.scripts["m"].list_tuning_parameters("other")
     assert list(space) == ["block", "stages", "split", "i, j"]
     assert space["block"] == Parameter(("block",), ((16,), (32,), (64,)))
     assert space["stages"] == Parameter(("stages",), ((2,), (4,), (6,)), default=(4,))
@@ -67,7 +67,7 @@ def test_parameters_are_rows_of_values(manifest: Manifest) -> None:
 
 
 def test_an_entry_of_an_override_replaces_the_whole_entry(manifest: Manifest) -> None:
-    space = manifest.scripts["m"].space_for("gpu")
+    space = manifest.scripts["m"].list_tuning_parameters("gpu")
     assert list(space) == ["block", "stages", "split", "i, j", "extra"]
     assert space["stages"] == Parameter(("stages",), ((3,),))
     assert space["extra"].values == ((False,), (True,))
@@ -75,45 +75,45 @@ def test_an_entry_of_an_override_replaces_the_whole_entry(manifest: Manifest) ->
 
 def test_constants_are_rows_too(manifest: Manifest) -> None:
     script = manifest.scripts["m"]
-    dtype, size, linked = script.params_for("other")
+    dtype, size, linked = script.list_constants("other")
     assert (dtype.names, dtype.values) == (("dtype",), (("f16",), ("bf16",)))
     assert size.values == ((2,),)
     assert (linked.names, linked.values) == (("u", "v"), ((1, 2), (3, 4)))
-    assert script.params_for("gpu")[1].values == ((4,),)
+    assert script.list_constants("gpu")[1].values == ((4,),)
 
 
 def test_derived_values_and_rules(manifest: Manifest) -> None:
     script = manifest.scripts["m"]
-    assert {n: e.source for n, e in script.derived_for("gpu").items()} == {
+    assert {n: e.source for n, e in script.parse_derived_values("gpu").items()} == {
         "area": "block * stages",
         "half": "7",
     }
-    assert list(script.restrict_for("other")) == ["small", "even"]
-    assert list(script.restrict_for("gpu")) == ["even", "more"]
+    assert list(script.parse_rules("other")) == ["small", "even"]
+    assert list(script.parse_rules("gpu")) == ["even", "more"]
 
 
 def test_launch_keeps_what_an_override_leaves_out(manifest: Manifest) -> None:
-    launch = manifest.scripts["m"].launch_for("gpu")
+    launch = manifest.scripts["m"].merge_launch("gpu")
     assert launch is not None
     assert (launch.grid, launch.block, launch.smem) == ((1,), ("block",), None)
-    assert manifest.scripts["m"].launch_for("other") == manifest.scripts["m"].launch
+    assert manifest.scripts["m"].merge_launch("other") == manifest.scripts["m"].launch
 
 
 def test_defaults_of_parameters_go_behind_those_of_the_script(manifest: Manifest) -> None:
     script = manifest.scripts["m"]
-    assert script.default_for("other") == {"block": 32, "stages": 4, "i": 2, "j": 1}
-    assert script.default_for("gpu") == {"block": 64, "i": 2, "j": 1}
+    assert script.merge_default("other") == {"block": 32, "stages": 4, "i": 2, "j": 1}
+    assert script.merge_default("gpu") == {"block": 64, "i": 2, "j": 1}
 
 
 def test_flags_come_from_the_build_then_the_target_then_the_script(manifest: Manifest) -> None:
-    assert manifest.flags_for("m", "other") == ("-O3", "-restrict", "-O1")
-    assert manifest.flags_for("m", "gpu") == ("-O3", "-w")
-    assert manifest.flags_for("m", "host") == ("-O2",)
+    assert manifest.merge_flags("m", "other") == ("-O3", "-restrict", "-O1")
+    assert manifest.merge_flags("m", "gpu") == ("-O3", "-w")
+    assert manifest.merge_flags("m", "host") == ("-O2",)
 
 
 def test_macros_are_merged_by_name(manifest: Manifest) -> None:
-    assert manifest.defines_for("m", "other") == {"A": "1", "B": "x", "T": "1", "Z": "1.5"}
-    assert manifest.defines_for("m", "gpu") == {"B": "x", "C": "1", "Z": "1.5"}
+    assert manifest.merge_defines("m", "other") == {"A": "1", "B": "x", "T": "1", "Z": "1.5"}
+    assert manifest.merge_defines("m", "gpu") == {"B": "x", "C": "1", "Z": "1.5"}
 
 
 def test_places(manifest: Manifest) -> None:
@@ -181,7 +181,7 @@ cudart = "static"
 def test_a_scripts_toolchain_goes_before_its_targets(load_script) -> None:
     manifest = load_script(TOOLCHAINS)
     names = {
-        (script, target): manifest.toolchain_of(script, target)
+        (script, target): manifest.find_toolchain_name(script, target)
         for script in ("m", "n")
         for target in ("gpu", "old")
     }
@@ -190,15 +190,15 @@ def test_a_scripts_toolchain_goes_before_its_targets(load_script) -> None:
 
 def test_a_toolchain_is_laid_over_the_one_without_a_name(load_script) -> None:
     manifest = load_script(TOOLCHAINS)
-    a, b = (manifest.toolchain_named(name) for name in "ab")
+    a, b = (manifest.get_named_toolchain(name) for name in "ab")
     assert (a.nvcc, a.std, a.host_march, a.cudart) == ("==12.8.*", "c++17", "x86-64-v2", "shared")
     assert (b.nvcc, b.std, b.host_march, b.cudart) == (">=13", "c++14", "x86-64-v3", "static")
-    assert manifest.toolchain_named("") == manifest.toolchain
-    assert manifest.key_of_toolchain("a", "nvcc") == ("toolchain", "named", "a", "nvcc")
-    assert manifest.key_of_toolchain("b", "nvcc") == ("toolchain", "nvcc")
+    assert manifest.get_named_toolchain("") == manifest.toolchain
+    assert manifest.locate_toolchain_key("a", "nvcc") == ("toolchain", "named", "a", "nvcc")
+    assert manifest.locate_toolchain_key("b", "nvcc") == ("toolchain", "nvcc")
     # A script's own goes before its toolchain's.
-    assert [manifest.std_for("m", target) for target in ("gpu", "old")] == ["c++20", "c++20"]
-    assert manifest.std_for("n", "old") == "c++14"
-    assert [manifest.cudart_for(script, "old") for script in "mn"] == ["shared", "static"]
-    found = [manifest.device_compiler_for("m", target) for target in ("gpu", "old")]
+    assert [manifest.find_std("m", target) for target in ("gpu", "old")] == ["c++20", "c++20"]
+    assert manifest.find_std("n", "old") == "c++14"
+    assert [manifest.find_cudart(script, "old") for script in "mn"] == ["shared", "static"]
+    found = [manifest.find_script_device_compiler("m", target) for target in ("gpu", "old")]
     assert found == [None, "nvrtc"]

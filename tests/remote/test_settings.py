@@ -113,5 +113,5 @@ def test_mistakes_in_the_environment_name_the_variable(tmp_path, wrong) -> None:
 
 def test_every_key_has_its_variable() -> None:
     ours = {name.removeprefix(REMOTE_PREFIX).lower() for name in VARIABLES if "REMOTE" in name}
-    assert ours == set(RemoteSettings.fields_by_key().values())
+    assert ours == set(RemoteSettings.map_fields_by_key().values())
     assert {format_variable(name) for name in Settings.__struct_fields__} < VARIABLES

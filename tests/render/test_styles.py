@@ -28,7 +28,7 @@ quiet = settings(max_examples=60, suppress_health_check=[HealthCheck.function_sc
 @given(data=st.binary(max_size=80) | st.sampled_from([b"\xef\xbb\xbfint a;\r\n", b"{{1,2},{3}}"]))
 def test_a_plain_file_comes_through_byte_for_byte(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.cu").write_bytes(data)
-    found = Renderer(str(tmp_path)).with_style(PLAIN).render("a.cu", CONTEXT)
+    found = Renderer(str(tmp_path)).get_styled_renderer(PLAIN).render("a.cu", CONTEXT)
     assert found.text.encode("utf-8", "surrogateescape") == data
     assert found.templates == ("a.cu",)
 
@@ -47,7 +47,7 @@ PARTS = st.sampled_from(
 def test_settings_of_jinja2_are_those_of_jinja2(tmp_path: Path, parts: list[str]) -> None:
     text = "".join(parts)
     (tmp_path / "a.jinja").write_text(text)
-    renderer = Renderer(str(tmp_path)).with_style(JINJA2)
+    renderer = Renderer(str(tmp_path)).get_styled_renderer(JINJA2)
     try:
         expected = jinja2.Template(text).render(CONTEXT)
     except jinja2.TemplateError:
@@ -61,7 +61,7 @@ def test_two_styles_of_one_template(tmp_path: Path) -> None:
     (tmp_path / "a.jinja").write_text("{% if yes %}\nyes\n{% endif %}\n")
     renderer = Renderer(str(tmp_path))
     assert renderer.render("a.jinja", CONTEXT).text == "yes\n"
-    assert renderer.with_style(JINJA2).render("a.jinja", CONTEXT).text == "\nyes\n"
+    assert renderer.get_styled_renderer(JINJA2).render("a.jinja", CONTEXT).text == "\nyes\n"
 
 
 def test_a_template_of_a_package_that_is_not_imported(tmp_path, monkeypatch) -> None:
@@ -82,6 +82,6 @@ def test_a_template_of_a_package_that_is_not_imported(tmp_path, monkeypatch) -> 
 
 def test_a_message_about_a_plain_file_is_at_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.cu").write_text("one\ntwo {{\n")
-    renderer = Renderer(str(tmp_path)).with_style(PLAIN)
+    renderer = Renderer(str(tmp_path)).get_styled_renderer(PLAIN)
     lines = renderer.map_lines("a.cu", CONTEXT, renderer.render("a.cu", CONTEXT).text)
     assert str(lines.find_origin(2)) == "a.cu:2"

@@ -12,7 +12,12 @@ from msgspec.structs import replace
 from support import build_story
 from tilusbuild.engine.events import FailureGroup, Summary, Verdict
 from tilusbuild.errors import Place, input_error
-from tilusbuild.report.ci import GithubReporter, annotate_error, format_workflow_command, path_below
+from tilusbuild.report.ci import (
+    GithubReporter,
+    annotate_error,
+    find_path_below,
+    format_workflow_command,
+)
 from tilusbuild.report.summary import ErrorLocation, find_first_error
 
 LOG = "kernels/matmul.cu.j2(12): error: tile too wide\n    static_assert(false);\n"
@@ -97,9 +102,9 @@ def test_the_first_place_of_an_error_is_found(log: str, spot: ErrorLocation | No
 
 def test_a_file_is_named_from_the_top_of_the_checkout(workspace: Path) -> None:
     root, top = str(workspace / "project"), str(workspace)
-    assert path_below("kernels/matmul.cu.j2", root, top) == "project/kernels/matmul.cu.j2"
-    assert path_below("kernels/none.cu.j2", root, top) is None
-    assert path_below("../../etc/passwd", root, top) is None
+    assert find_path_below("kernels/matmul.cu.j2", root, top) == "project/kernels/matmul.cu.j2"
+    assert find_path_below("kernels/none.cu.j2", root, top) is None
+    assert find_path_below("../../etc/passwd", root, top) is None
 
 
 def test_what_is_wrong_with_the_manifest_is_annotated_there(workspace: Path) -> None:

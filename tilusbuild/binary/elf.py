@@ -119,7 +119,7 @@ class Elf:
 
     def read_strings(self, index: int) -> bytes:
         """Return the bytes of the string table with this section index."""
-        return self.read_section(self._section_at(index))
+        return self.read_section(self._get_section(index))
 
     def read_symbols(self, table: ElfSection) -> Iterator[Symbol]:
         """Yield all rows of a symbol table in order, row 0 included. Raises `BinaryError`."""
@@ -156,7 +156,7 @@ class Elf:
         ]
         return max(ends)
 
-    def _section_at(self, index: int) -> ElfSection:
+    def _get_section(self, index: int) -> ElfSection:
         if index >= len(self.sections):
             raise BinaryError(f"there is no section {index}")
         return self.sections[index]

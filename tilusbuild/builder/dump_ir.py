@@ -125,7 +125,7 @@ def _write_template_steps(
     ]
     write_text(os.path.join(directory, "1_values.txt"), format_table(("", "name", "value"), rows))
     script = project.manifest.scripts[job.script]
-    renderer = project.renderer.with_style(read_style(script))
+    renderer = project.renderer.get_styled_renderer(read_style(script))
     template = resolve_includes(renderer, script.template)
     write_text(os.path.join(directory, "2_template.cu.j2"), template)
     if rendered.recipe.pipeline.source_name == "source.cu":

@@ -214,7 +214,7 @@ def list_input_paths(project: Project, plan: Plan | None) -> set[str]:
     """
     manifest = project.manifest
     paths = {manifest.path, *manifest.searched_directories, *manifest.reading.first_stamps}
-    paths.update(path for script in manifest.scripts for path in manifest.data_of(script))
+    paths.update(path for script in manifest.scripts for path in manifest.list_data_files(script))
     paths.update(project.renderer.first_stamps, list_tool_directories(project.environment))
     return paths if plan is None else paths | plan.inputs
 

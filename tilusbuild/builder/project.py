@@ -101,7 +101,7 @@ class Project:
         decide. Without ptxas optimization, its flag is added to the manifest's."""
         chosen = decide_settings(manifest.root, options, environment, manifest, option.chosen())
         if chosen.disable_ptxas_opt.value:
-            manifest = manifest.with_last_flags(_FLAGS_WITHOUT_OPTIMIZATION)
+            manifest = manifest.add_last_flags(_FLAGS_WITHOUT_OPTIMIZATION)
         project = cls(manifest, chosen, environment)
         project._options = dict(options)
         return project
@@ -236,7 +236,7 @@ class Project:
         compilers_by_toolchain: dict[str, set[str]] = {}
         for script, target in pairs:
             pipeline = choose_pipeline(self.manifest, script, target, self.device_compiler)
-            name = self.manifest.toolchain_of(script, target.name)
+            name = self.manifest.find_toolchain_name(script, target.name)
             compilers_by_toolchain.setdefault(name, set()).add(pipeline.compiler)
         toolchains = {
             name: self.find_toolchain(name, cuda="nvcc" in compilers, nvrtc="NVRTC" in compilers)
@@ -271,23 +271,23 @@ def _load_manifest(path: str) -> Manifest:
 
 def make_toolchain_request(manifest: Manifest, name: str) -> ToolchainRequest:
     """Return the request for the manifest's toolchain of this name."""
-    declared = manifest.toolchain_named(name)
+    declared = manifest.get_named_toolchain(name)
     return ToolchainRequest(
         nvcc=declared.nvcc,
         cxx=declared.cxx,
         project_root=manifest.root,
         name=name,
         host_march=declared.host_march,
-        nvcc_key=".".join(manifest.key_of_toolchain(name, "nvcc")),
-        cxx_key=".".join(manifest.key_of_toolchain(name, "cxx")),
+        nvcc_key=".".join(manifest.locate_toolchain_key(name, "nvcc")),
+        cxx_key=".".join(manifest.locate_toolchain_key(name, "cxx")),
         place=_find_tool_place(manifest, name, "nvcc"),
         cxx_place=_find_tool_place(manifest, name, "cxx"),
     )
 
 
 def _find_tool_place(manifest: Manifest, name: str, key: str) -> Place | None:
-    if getattr(manifest.toolchain_named(name), key) is not None:
-        return manifest.locate_value(*manifest.key_of_toolchain(name, key))
+    if getattr(manifest.get_named_toolchain(name), key) is not None:
+        return manifest.locate_value(*manifest.locate_toolchain_key(name, key))
     return manifest.locate_key("toolchain", "named", name) if name else None
 
 
@@ -298,7 +298,7 @@ def collect_refusals(
     target; toolchains are by their names."""
     refusals: list[Diagnostic] = []
     for script, target in pairs:
-        toolchain = toolchains[manifest.toolchain_of(script, target.name)]
+        toolchain = toolchains[manifest.find_toolchain_name(script, target.name)]
         pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
         refusals += _find_refused_archs(manifest, target, pipeline, toolchain)
         refusals += _find_refused_compression(manifest, target, pipeline, toolchain)
@@ -359,10 +359,10 @@ def _find_missing_cudart(
     elif declared.entry is None:
         return  # a kernel has no host code of its own
     else:
-        linkage = manifest.cudart_for(script, target.name)
+        linkage = manifest.find_cudart(script, target.name)
         keys = ("script", script, "cudart")
         if declared.cudart is None:
-            keys = manifest.key_of_toolchain(toolchain.name, "cudart")
+            keys = manifest.locate_toolchain_key(toolchain.name, "cudart")
     if linkage == "shared":
         yield Diagnostic(
             f"{cuda.library_dir} has no libcudart.so.{cuda.release[0]} to link with",
@@ -380,7 +380,7 @@ def _find_refused_flags(
     flags_by_keys: dict[Keys, tuple[str, ...]] = {
         ("build", "flags"): manifest.build.flags,
         ("target", target, "flags"): manifest.targets[target].flags,
-        script_keys: manifest.scripts[script].flags_for(target),
+        script_keys: manifest.scripts[script].merge_flags(target),
     }
     for keys, flags in flags_by_keys.items():
         # Flags with values of a schedule are checked when the program is planned.
@@ -397,11 +397,13 @@ def _find_refused_standard(
 ) -> Iterator[Diagnostic]:
     """Yield a diagnostic if the compiler does not know the C++ standard of a script. Its place is
     the key of the script, else that of the toolchain."""
-    std = manifest.std_for(script, target)
+    std = manifest.find_std(script, target)
     if pipeline.standards is not None and std not in pipeline.standards:
         keys: tuple[str, ...] = ("script", script, "std")
         if manifest.scripts[script].std is None:
-            keys = manifest.key_of_toolchain(manifest.toolchain_of(script, target), "std")
+            keys = manifest.locate_toolchain_key(
+                manifest.find_toolchain_name(script, target), "std"
+            )
         hint = f"it knows {', '.join(pipeline.standards)}"
         message = f"{pipeline.compiler} does not know {std}"
         yield Diagnostic(message, manifest.locate_value(*keys), hint)

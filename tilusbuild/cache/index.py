@@ -317,7 +317,7 @@ class ScriptListing(Struct, frozen=True):
         """The script's directory and hash, by which a project keeps it."""
         return self.directory, self.hash
 
-    def label_of(self, program: int) -> str:
+    def format_label(self, program: int) -> str:
         """Return the name of the program with this number on the command line."""
         return format_program_name(self.script, self.params, program, self.target)
 
@@ -469,7 +469,7 @@ def find_program(cache: Tree, word: str, target: str | None = None) -> str:
     label_of_program: dict[str, str] = {}
     for script in scripts:
         for number in find_numbers(cache, word, script):
-            label_of_program.setdefault(script.numbered[number], script.label_of(number))
+            label_of_program.setdefault(script.numbered[number], script.format_label(number))
     if len(label_of_program) == 1:
         return next(iter(label_of_program))
     hint = "name one of them:\n" + format_hint_lines(sorted(_list_unique_words(label_of_program)))

@@ -179,7 +179,7 @@ def _list_programs(cache: Tree, arguments: Common, word: str) -> None:
                     index,
                     program,
                     entry.status if entry else Status.MISSING,
-                    script.label_of(index),
+                    script.format_label(index),
                 )
             )
 

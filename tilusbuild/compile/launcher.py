@@ -27,7 +27,7 @@ from tilusbuild.compile.launcher_tables import (
 )
 from tilusbuild.compile.model import LauncherKind, Recipe
 from tilusbuild.compile.steps import LAUNCHER
-from tilusbuild.expr import c_prelude
+from tilusbuild.expr import write_c_prelude
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, get_scalar_type
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.structs import StructType, is_struct, parse_struct
@@ -137,7 +137,7 @@ def _format_source(
         f"#define TL_PASSED {sum(argument.is_passed for argument in arguments)}\n",
         *(f"#define {feature}" for feature in features),
         _read_part("values.c"),
-        c_prelude(),
+        write_c_prelude(),
         strings.format_table(),
         *tables,
         _read_part("messages.c"),

@@ -51,7 +51,7 @@ def make_script_json(
     ones. Raises `InputError` for a `dispatch` table that cannot serve this instance."""
     dispatch = manifest.scripts[instance.script].dispatch
     schedules = [point.values for point in instance.spec.space.take_points(instance.schedules)]
-    own_flags = manifest.flags_for(instance.script, instance.target.name)
+    own_flags = manifest.merge_flags(instance.script, instance.target.name)
     cpu_features = {*instance.spec.toolchain.cpu_features, *list_flag_features(own_flags)}
     value: dict[str, Any] = {
         "schema": SCHEMA,

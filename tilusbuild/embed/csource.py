@@ -18,7 +18,7 @@ from tilusbuild.compile.arguments import format_c_type
 from tilusbuild.compile.launcher_tables import format_c_string
 from tilusbuild.dispatch.describe import json_to_node
 from tilusbuild.errors import TilusbuildError
-from tilusbuild.expr import ExprError, c_prelude
+from tilusbuild.expr import ExprError, write_c_prelude
 from tilusbuild.expr.c import CWriter
 from tilusbuild.expr.tree import Node
 from tilusbuild.runtime import library
@@ -89,7 +89,7 @@ class _SourceWriter:
         parts = [
             f"/* {title}\n   {self.script.hash} */\n#define _GNU_SOURCE\n{self._write_constants()}",
             _read_part("head.c"),
-            c_prelude(),
+            write_c_prelude(),
             self._write_tables(),
             _read_part("choose.c"),
             self._write_buckets(),

@@ -196,7 +196,7 @@ def list_inputs(project: Project, plan: Plan) -> set[str]:
         if reference:
             # Such as `reference.py:gemm`.
             paths.add(os.path.join(manifest.root, reference.rpartition(":")[0]))
-        paths.update(map(_find_existing_ancestor, manifest.data_of(name)))
+        paths.update(map(_find_existing_ancestor, manifest.list_data_files(name)))
     return {
         path
         for path in paths
@@ -272,7 +272,7 @@ def _choose_cache_settings(manifest: str) -> Settings:
     cache."""
     if find_named_cache(option=None, program=option.chosen(), environment=os.environ) is not None:
         return {}
-    note_path = _path_of_note(manifest)
+    note_path = _find_note_path(manifest)
     noted_cache = None if note_path is None else _NOTE.load_value(note_path, str)
     return {"cache-dir": noted_cache or get_user_cache()}
 
@@ -280,12 +280,12 @@ def _choose_cache_settings(manifest: str) -> Settings:
 def note_cache(project: Project) -> None:
     """Record the cache directory of a manifest, for later builds of copies of it. Does nothing for
     a copy, and ignores `OSError`."""
-    path = _path_of_note(project.manifest.path)
+    path = _find_note_path(project.manifest.path)
     if path is not None and not is_in_copied_sources(project.manifest.path):
         _NOTE.save_value(path, project.settings.cache_dir.value, parents=True)
 
 
-def _path_of_note(manifest: str) -> str | None:
+def _find_note_path(manifest: str) -> str | None:
     """Return the path of the file that notes the cache of a manifest, named by the sha256 of its
     content; None without a directory for records, or if the manifest cannot be read."""
     records = noop.find_record_directory(os.environ)

@@ -3,7 +3,7 @@
 Importing this package imports neither numpy nor the C writer; they come with their first use.
 """
 
-from tilusbuild.expr.expression import Expr, c_prelude, parse_expression
+from tilusbuild.expr.expression import Expr, parse_expression, write_c_prelude
 from tilusbuild.expr.tree import ExprError, Value
 
-__all__ = ["Expr", "ExprError", "Value", "c_prelude", "parse_expression"]
+__all__ = ["Expr", "ExprError", "Value", "parse_expression", "write_c_prelude"]

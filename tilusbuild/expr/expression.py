@@ -70,7 +70,7 @@ class Expr:
         """
         for name in self._order:
             if name not in env:
-                raise self._unknown_name_error(name, env)
+                raise self._make_unknown_name_error(name, env)
         return self.evaluate_lazily(env)
 
     def evaluate_lazily(self, env: Mapping[str, Any]) -> Value:
@@ -88,7 +88,7 @@ class Expr:
             # `check_result` looks at the whole expression, which begins at column 1.
             raise ExprError(str(error), 1) from None
 
-    def _unknown_name_error(self, name: str, known: Mapping[str, Any]) -> ExprError:
+    def _make_unknown_name_error(self, name: str, known: Mapping[str, Any]) -> ExprError:
         hint = did_you_mean(name, known)
         message = f'unknown name "{name}"' + (f"; {hint}" if hint else "")
         return ExprError(message, self.find_column(name))
@@ -105,7 +105,7 @@ class Expr:
         """Raise `ExprError`, with a suggestion, for the first free name that is not in `known`."""
         for name in self._order:
             if name not in known:
-                raise self._unknown_name_error(name, dict.fromkeys(known))
+                raise self._make_unknown_name_error(name, dict.fromkeys(known))
 
     def substitute(self, env: Mapping[str, Value]) -> Expr:
         """Return the expression with the names of `env` replaced by their values and folded.
@@ -125,7 +125,7 @@ class Expr:
         return self if tree == self.tree else Expr(format_canonical(tree), tree)
 
     def to_c(self, names: Mapping[str, str], types: Mapping[str, str] | None = None) -> str:
-        """Return the expression as C11 (and C++) that calls the helpers of `c_prelude()`.
+        """Return the expression as C11 (and C++) that calls the helpers of `write_c_prelude()`.
 
         `names` gives the C text of every free name. `types` gives the type of each name that is not
         an integer: "int" (int64_t), "float" (double) or "bool". Raises `ExprError` for a name
@@ -151,7 +151,7 @@ def parse_expression(source: str | int | float | bool) -> Expr:
     raise ExprError(f"an expression is a string or a number, not {type(source).__name__}")
 
 
-def c_prelude() -> str:
+def write_c_prelude() -> str:
     """Return the C source of the helpers that `Expr.to_c` calls. It includes only <stdint.h>.
 
     An expression without a value sets the thread-local `int tb_expr_error` to 1 (division by zero),

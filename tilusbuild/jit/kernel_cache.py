@@ -92,19 +92,19 @@ class CachedKernel(Kernel):
     @property
     def device_kernel_path(self) -> str:
         """Return the path of the rendered source."""
-        return self._path_of_file(layout.SOURCE)
+        return self._join_file_path(layout.SOURCE)
 
     @property
     def host_kernel_path(self) -> str | None:
         """Return the path of the generated launcher; None where the template has host code."""
-        digests = layout.find_header_digests(read_bytes(self._path_of_file(layout.COMPILE_SH)))
+        digests = layout.find_header_digests(read_bytes(self._join_file_path(layout.COMPILE_SH)))
         include = os.path.join(self.script.root, layout.INCLUDE)
         return find_launcher(os.path.join(include, digest) for digest in digests)
 
     @property
     def kernel_lib_path(self) -> str:
         """Return the path of the library."""
-        return self._path_of_file(layout.LIBRARY)
+        return self._join_file_path(layout.LIBRARY)
 
     @property
     def params_path(self) -> str:
@@ -120,7 +120,7 @@ class CachedKernel(Kernel):
         path = self.host_kernel_path
         return "" if path is None else read_text(path)
 
-    def _path_of_file(self, name: str) -> str:
+    def _join_file_path(self, name: str) -> str:
         """Return the absolute path of a file of the program."""
         program = self.script.programs[self.script.first_program]
         return os.path.join(self.script.root, layout.PROGRAMS, program, name)

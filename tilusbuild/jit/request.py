@@ -320,7 +320,7 @@ def _choose_target_of_script(manifest: Manifest, script: str, word: str) -> str:
     the script's only target of CUDA, and "auto" is its target for the cpu. Raises `InputError`.
     """
     all_targets = make_targets(manifest)
-    targets = {name: all_targets[name] for name in manifest.targets_of(script)}
+    targets = {name: all_targets[name] for name in manifest.list_script_targets(script)}
     choices = ", ".join(f"{name} ({target.arch})" for name, target in targets.items())
     if word not in (AUTO, _CUDA) or word in targets:
         fitting = [name for name, target in targets.items() if word in (name, target.arch)]
@@ -384,7 +384,7 @@ def _narrow_manifest(
         new_target = old_target.replace_values(flags=(*old_target.flags, *request.flags))
         return manifest.replace_values(**changes, targets={**manifest.targets, target: new_target})
     ptxas_flags = ("--ptxas-options=-O0",) if request.has_config("disable_ptxas_opt") else ()
-    return manifest.replace_values(**changes).with_last_flags((*request.flags, *ptxas_flags))
+    return manifest.replace_values(**changes).add_last_flags((*request.flags, *ptxas_flags))
 
 
 def _mark_outputs(section: ScriptSection, out: Sequence[int] | None) -> Mapping[str, Arg]:
@@ -433,7 +433,7 @@ def _name_values(
 ) -> dict[str, Value]:
     """Return the requested values by name, positional constants first. Raises `InputError` for too
     many constants, `TypeError` for a name that is given twice."""
-    names = [n for row in manifest.scripts[script].params_for(target) for n in row.names]
+    names = [n for row in manifest.scripts[script].list_constants(target) for n in row.names]
     if len(request.positional) > len(names):
         raise input_error(
             f"{script} has {len(names)} constants, not {len(request.positional)}",
@@ -455,9 +455,12 @@ def _select_schedule(
     a name that is neither a constant nor a parameter."""
     section = manifest.scripts[script]
     imported = read_imported_space(manifest, script)
-    rows = (*section.space_for(target).values(), *(imported.parameters if imported else ()))
+    rows = (
+        *section.list_tuning_parameters(target).values(),
+        *(imported.parameters if imported else ()),
+    )
     names = {name for row in rows for name in row.names}
-    constants = {name for row in section.params_for(target) for name in row.names}
+    constants = {name for row in section.list_constants(target) for name in row.names}
     unknown = sorted(values.keys() - names - constants)
     if unknown:
         raise input_error(
@@ -474,7 +477,7 @@ def _select_constants(
     or a list of one row for a key of several names. Raises `InputError` unless exactly one row has
     the values."""
     constants: dict[str, Any] = {}
-    for parameter in manifest.scripts[script].params_for(target):
+    for parameter in manifest.scripts[script].list_constants(target):
         names = parameter.names
         # Compared with types, because `True == 1 == 1.0`, and these make different kernels.
         requested = {n: (type(values[n]), values[n]) for n in names if n in values}

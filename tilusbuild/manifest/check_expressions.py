@@ -23,7 +23,7 @@ from tilusbuild.manifest.arguments import make_argument
 from tilusbuild.manifest.checks import MAX_MISTAKES, Checks
 from tilusbuild.manifest.names import COSTS, split_linked_names
 from tilusbuild.manifest.scanner import Path
-from tilusbuild.manifest.script import ScriptSection, as_row
+from tilusbuild.manifest.script import ScriptSection, to_row
 from tilusbuild.manifest.script_sections import list_expressions, parse_cached
 from tilusbuild.manifest.table import Table
 from tilusbuild.runtime.dtypes import FLOATS, POINTER, TENSOR_MAP
@@ -98,13 +98,13 @@ _COST_KEYS = dict.fromkeys(COSTS, _RULE_SECTIONS) | {"model": _CALL_SECTIONS}
 
 def _list_sites(script: ScriptSection, target: str) -> Iterator[_ExpressionSite]:
     """Yield every expression of a script for a target."""
-    override = script.override_for(target)
+    override = script.get_override(target)
     for key, parameter in {**script.space, **override.space}.items():
         if parameter.when is not None:
             yield ("space", key, "when"), parameter.when, _STATIC_SECTIONS
     for name, source in {**script.derived, **override.derived}.items():
         yield ("derived", name), source, _STATIC_SECTIONS
-    for name, rule in script.restrict_sources(target).items():
+    for name, rule in script.list_rule_sources(target).items():
         yield ("restrict", name), rule, _STATIC_SECTIONS
     for name, rule in script.serves.items():
         yield ("serves", name), rule, _CALL_SECTIONS | {"alignments"}
@@ -235,7 +235,7 @@ def _check_condition(
     checks: Checks, path: Path, source: Value, script: ScriptSection, target: str
 ) -> None:
     """Report a condition that is a number: a rule without its comparison would remove nothing."""
-    override = script.override_for(target)
+    override = script.get_override(target)
     parameters = {**script.space, **override.space}
     derived = {**script.derived, **override.derived}
     constants = {**script.params, **override.params}
@@ -250,7 +250,7 @@ def _check_condition(
             names = split_linked_names(key)
             if name in names:
                 place = names.index(name)
-                column = [as_row(row)[place : place + 1] for row in rows]
+                column = [to_row(row)[place : place + 1] for row in rows]
                 # 0 and 1 are what a macro of C++ has for false and true.
                 return any(value not in (0, 1) for values in column for value in values)
         return name in script.args or is_alignment(name)
@@ -418,7 +418,7 @@ def _add_signature_error(
 
 def _check_cycles(checks: Checks, path: Path, target: str, script: ScriptSection) -> None:
     """Report derived values, and parameters through their `when`, that depend on themselves."""
-    override = script.override_for(target)
+    override = script.get_override(target)
     used_names: dict[str, frozenset[str]] = {}
     path_of_name: dict[str, Path] = {}
     for name, source in {**script.derived, **override.derived}.items():

@@ -66,7 +66,7 @@ def _check_linkage(
     hint = 'declare it extern "C", or say which targets it is for: targets = […]'
     places: list[Place] = []
     # A header may have a prototype, and with it the linkage.
-    if template and template.is_whole and not checks.manifest.include_dirs_for(str(path[1])):
+    if template and template.is_whole and not checks.manifest.list_include_dirs(str(path[1])):
         for is_global in (True, False):
             declared = template.find_functions(kernel, is_global=is_global)
             if not any(function.is_c for function in declared):
@@ -85,7 +85,7 @@ def _list_dtypes(
     values = {
         str(value)
         for target in targets
-        for parameter in script.params_for(target)
+        for parameter in script.list_constants(target)
         for row in parameter.values
         for name, value in zip(parameter.names, row, strict=False)
         if name == argument.dtype

@@ -15,7 +15,7 @@ from tilusbuild.manifest.script import (
     OverrideSection,
     ParameterSection,
     ScriptSection,
-    as_row,
+    to_row,
 )
 from tilusbuild.manifest.table import describe_kind, format_toml
 from tilusbuild.space.model import Row
@@ -103,7 +103,7 @@ def _check_parameters(checks: Checks, path: Path, table: ScriptSection | Overrid
         if default is None or not _check_arity(checks, (*parameter_path, "default"), key, default):
             continue
         known_rows = [_identify(row) for row in _list_rows(key, parameter)]
-        if known_rows and _identify(as_row(default)) not in known_rows:
+        if known_rows and _identify(to_row(default)) not in known_rows:
             checks.add_value_error(
                 (*parameter_path, "default"),
                 f"default {format_toml(default)} is not among the values",
@@ -119,7 +119,7 @@ def _check_rows(checks: Checks, path: Path, key: str, rows: Sequence[Value | Row
     for number, row in enumerate(rows):
         if not _check_arity(checks, (*path, number), key, row):
             continue
-        values = as_row(row)
+        values = to_row(row)
         kinds = [describe_kind(value) for value in values]
         # The kinds of the first row with enough values are those that later rows must have.
         first_kinds = first_kinds or kinds
@@ -145,9 +145,9 @@ def _check_arity(checks: Checks, path: Path, key: str, row: Value | Row) -> bool
             'link several by naming them together, as in "m, n" = [[1, 2], [3, 4]]',
         )
         return False
-    if len(as_row(row)) == len(names):
+    if len(to_row(row)) == len(names):
         return True
-    count = "1 value" if len(as_row(row)) == 1 else f"{len(as_row(row))} values"
+    count = "1 value" if len(to_row(row)) == 1 else f"{len(to_row(row))} values"
     checks.add_value_error(
         path,
         f"{format_toml(row)} is {count} for {len(names)} parameters",
@@ -167,14 +167,14 @@ def _list_rows(key: str, parameter: ParameterSection) -> list[Row]:
     `_check_arity` reports such a row, and other checks do not repeat that.
     """
     others = () if parameter.otherwise is None else (parameter.otherwise,)
-    rows = [as_row(value) for value in (*parameter.list_values(), *others)]
+    rows = [to_row(value) for value in (*parameter.list_values(), *others)]
     fits = all(len(row) == len(split_linked_names(key)) for row in rows)
     return rows if fits else []
 
 
 def _format_rows(parameter: ParameterSection, positions: Sequence[int]) -> str:
     """Return a hint with a parameter's values; of linked parameters, those at `positions` only."""
-    rows = [[as_row(value)[number] for number in positions] for value in parameter.list_values()]
+    rows = [[to_row(value)[number] for number in positions] for value in parameter.list_values()]
     texts = list(dict.fromkeys(format_toml(row[0] if len(row) == 1 else row) for row in rows))
     more = f", … ({len(texts)} values)" if len(texts) > _MAX_SHOWN_VALUES else ""
     return f"its values: {', '.join(texts[:_MAX_SHOWN_VALUES])}{more}"

@@ -55,7 +55,7 @@ def _check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
     """Report unknown and repeated architectures, and PTX that none of them can have."""
     all_known = True
     for number, arch in enumerate(target.arch):
-        is_array = isinstance(checks.value_in_file(*path, "arch"), list)
+        is_array = isinstance(checks.get_file_value(*path, "arch"), list)
         # A single name in the file is an array in the model: its mistake has no index in the file.
         arch_path = (*path, "arch", number) if is_array else (*path, "arch")
         try:

@@ -1,7 +1,7 @@
 """Collect the mistakes of a manifest, and look up what its file says: shared by all checks.
 
 A check covers one subject and adds every mistake of it. It must stay silent about consequences of a
-mistake that `loading.validate_structure` has already reported: `value_in_file` returns values of
+mistake that `loading.validate_structure` has already reported: `get_file_value` returns values of
 the file, also of entries that were removed from the manifest as mistakes.
 """
 
@@ -89,9 +89,9 @@ class Checks(Struct):
 
     def has(self, *path: str | int) -> bool:
         """Return whether the file sets a key, rightly or not."""
-        return self.value_in_file(*path) is not None
+        return self.get_file_value(*path) is not None
 
-    def value_in_file(self, *path: str | int) -> Any:
+    def get_file_value(self, *path: str | int) -> Any:
         """Return a value of the file, whether it is right or not; None if it is absent."""
         value: Any = self.document.data
         for part in path:
@@ -100,7 +100,7 @@ class Checks(Struct):
 
     def list_keys(self, *path: str | int) -> tuple[str, ...]:
         """Return the keys of a table in the file."""
-        table = self.value_in_file(*path)
+        table = self.get_file_value(*path)
         return tuple(table) if isinstance(table, dict) else ()
 
     def list_names(self, *path: str | int) -> tuple[str, ...]:
@@ -118,7 +118,9 @@ class Checks(Struct):
 
     def list_known_targets(self, script: str) -> tuple[str, ...]:
         """Return the script's targets without unknown ones, which `check_targets` reports."""
-        return tuple(t for t in self.manifest.targets_of(script) if t in self.manifest.targets)
+        return tuple(
+            t for t in self.manifest.list_script_targets(script) if t in self.manifest.targets
+        )
 
 
 def _get_member(value: Any, part: str | int) -> Any:

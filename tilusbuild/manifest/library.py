@@ -79,7 +79,7 @@ class SourcesScript(ScriptSection, frozen=True, kw_only=True):
     def form(self) -> Form:
         return "object"
 
-    def space_for(self, target: str) -> Mapping[str, Parameter]:
+    def list_tuning_parameters(self, target: str) -> Mapping[str, Parameter]:
         rows = tuple((name,) for name in self.files)
         return {SOURCE: Parameter((SOURCE,), rows)}
 

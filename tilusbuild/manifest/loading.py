@@ -94,12 +94,12 @@ def _load_checked(path: str) -> Manifest:
                 check(checks)
         looked_for |= checks.looked_for | manifest.searched_directories
     if diagnostics or manifest is None:
-        shown = sorted(diagnostics[:MAX_MISTAKES], key=_position_of)
+        shown = sorted(diagnostics[:MAX_MISTAKES], key=_get_position)
         if len(diagnostics) > MAX_MISTAKES:
             hint = "they appear when you have fixed these"
             shown.append(Diagnostic("there are more mistakes", Place(document.shown), hint))
         raise InputError(*shown, looked_for=looked_for)
-    return manifest.replace_values(_reading=reading).with_libraries()
+    return manifest.replace_values(_reading=reading).add_library_scripts()
 
 
 # Keys that a script with kernels cannot have.
@@ -136,7 +136,7 @@ def expand_kernels(document: Document) -> None:
 
 def _are_kernel_tables(kernels: Any) -> bool:
     """Return whether a value of `kernels` is a table of one or more tables with known keys."""
-    known = KernelSection.fields_by_key().keys()
+    known = KernelSection.map_fields_by_key().keys()
     return (
         isinstance(kernels, dict)
         and bool(kernels)
@@ -144,7 +144,7 @@ def _are_kernel_tables(kernels: Any) -> bool:
     )
 
 
-def _position_of(diagnostic: Diagnostic) -> tuple[int, int]:
+def _get_position(diagnostic: Diagnostic) -> tuple[int, int]:
     place = diagnostic.place
     return (place.line or 0, place.column or 0) if place else (0, 0)
 

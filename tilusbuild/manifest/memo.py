@@ -40,7 +40,7 @@ _Memo: TypeAlias = tuple[list[str], list[list[Any]], Raw]
 def recall_manifest(path: str, environment: Mapping[str, str]) -> Manifest | None:
     """Return the remembered manifest of a path, equal to `load_manifest`'s. Return None if there
     is none, or if it does not hold any longer."""
-    file = _memo_path(path, environment)
+    file = _find_memo_path(path, environment)
     if file is None or not _is_own(file):
         return None
     body = _ENVELOPE.read_body(file)
@@ -49,7 +49,7 @@ def recall_manifest(path: str, environment: Mapping[str, str]) -> Manifest | Non
     try:
         text = read_manifest_text(path)
         key, code_stamps, raw_manifest = json.decode(body, type=_Memo)
-        if key != _memo_key(path, text):
+        if key != _make_memo_key(path, text):
             return None
         if any(list(read_stamp(code)) != stamp for code, *stamp in code_stamps):
             return None
@@ -93,22 +93,22 @@ def _check_files_again(document: Document, manifest: Manifest) -> Manifest | Non
         from tilusbuild.manifest.check_libraries import check_libraries
 
         check_libraries(checks)
-    return None if checks.diagnostics else manifest.with_libraries()
+    return None if checks.diagnostics else manifest.add_library_scripts()
 
 
 def remember_manifest(manifest: Manifest, environment: Mapping[str, str]) -> None:
     """Write a manifest that was just loaded to its state file, if that is possible."""
-    file = _memo_path(manifest.path, environment)
+    file = _find_memo_path(manifest.path, environment)
     stamps = _stamp_own_code()
     if file is not None and stamps is not None:
         bare = _strip_derived(manifest).replace_values(_document=NO_DOCUMENT)
-        key = _memo_key(manifest.path, manifest._document.text)
+        key = _make_memo_key(manifest.path, manifest._document.text)
         with suppress(UnicodeEncodeError):  # JSON has no path that is not UTF-8
             memo: _Memo = (key, stamps, Raw(json.encode(bare, enc_hook=dict)))
             _ENVELOPE.write_body(file, json.encode(memo), parents=True)
 
 
-def _memo_path(path: str, environment: Mapping[str, str]) -> str | None:
+def _find_memo_path(path: str, environment: Mapping[str, str]) -> str | None:
     records = noop.find_record_directory(environment)
     if records is None:
         return None
@@ -122,7 +122,7 @@ def _is_own(file: str) -> bool:
     return status is not None and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def _memo_key(path: str, text: str) -> list[str]:
+def _make_memo_key(path: str, text: str) -> list[str]:
     return [os.path.abspath(path), sha256_text(text), sys.version, _PACKAGE]
 
 

@@ -97,7 +97,7 @@ class Manifest(Table, frozen=True, kw_only=True):
                 return ("library", library, *keys[2:])
         return keys
 
-    def with_libraries(self) -> "Manifest":
+    def add_library_scripts(self) -> "Manifest":
         """Return the manifest with the scripts of its libraries added to its own."""
         scripts = {**self.scripts, **make_scripts(self.root, self.libraries)}
         return self.replace_values(scripts=scripts) if self.libraries else self
@@ -111,7 +111,7 @@ class Manifest(Table, frozen=True, kw_only=True):
             for path in list_searched_directories(self.root, library)
         }
 
-    def objects_of(self, library: str) -> tuple[str, ...]:
+    def list_library_objects(self, library: str) -> tuple[str, ...]:
         """Return the scripts whose programs are objects of a library, in the manifest's order."""
         return tuple(
             name
@@ -119,14 +119,14 @@ class Manifest(Table, frozen=True, kw_only=True):
             if script.form == "object" and script.library == library
         )
 
-    def kernels_with(self, script: str) -> tuple[str, ...]:
+    def list_sibling_kernels(self, script: str) -> tuple[str, ...]:
         """Return all scripts made of the same table `kernels` as this script; else ()."""
         # A name without "." ends here: `kernels` would compute the positions of all keys.
         if "." not in script or script not in self._document.kernels:
             return ()
-        return self.kernels_of(self._document.kernels[script][0])
+        return self.list_script_kernels(self._document.kernels[script][0])
 
-    def kernels_of(self, name: str) -> tuple[str, ...]:
+    def list_script_kernels(self, name: str) -> tuple[str, ...]:
         """Return the scripts made of the table `kernels` of the script `name`."""
         # A script that has kept its name has no kernels: each of them is a script in its place.
         tables = {} if name in self.scripts else self._document.kernels
@@ -139,12 +139,12 @@ class Manifest(Table, frozen=True, kw_only=True):
             return override_path
         return ("script", script, *keys)
 
-    def targets_of(self, script: str) -> tuple[str, ...]:
+    def list_script_targets(self, script: str) -> tuple[str, ...]:
         """Return the names of the targets that a script is built for."""
         chosen = self.scripts[script].targets
         return tuple(self.targets) if chosen is None else chosen
 
-    def flags_for(self, script: str, target: str) -> tuple[str, ...]:
+    def merge_flags(self, script: str, target: str) -> tuple[str, ...]:
         """Return the compiler arguments of `[build]`, the target, and the script or its override.
 
         Flags of `[build]` and of the script are for the device compiler. So a cpu target has its
@@ -153,20 +153,20 @@ class Manifest(Table, frozen=True, kw_only=True):
         script_section, target_section = self.scripts[script], self.targets[target]
         # g++ knows few of nvcc's flags, so it gets only those that are written for a cpu target.
         if target_section.is_cpu:
-            return (*target_section.flags, *(script_section.override_for(target).flags or ()))
-        script_flags = script_section.flags_for(target)
+            return (*target_section.flags, *(script_section.get_override(target).flags or ()))
+        script_flags = script_section.merge_flags(target)
         return (*self.build.flags, *target_section.flags, *script_flags, *self._last_flags)
 
-    def with_last_flags(self, flags: tuple[str, ...]) -> "Manifest":
+    def add_last_flags(self, flags: tuple[str, ...]) -> "Manifest":
         """Return the manifest with arguments that the device compiler gets after all others."""
         return self.replace_values(_last_flags=(*self._last_flags, *flags))
 
-    def defines_for(self, script: str, target: str) -> Mapping[str, str]:
+    def merge_defines(self, script: str, target: str) -> Mapping[str, str]:
         """Return the texts of macros by name, sorted. `true` is 1; `false` removes a macro."""
         merged: dict[str, Value] = {
             **self.build.defines,
             **self.targets[target].defines,
-            **self.scripts[script].defines_for(target),
+            **self.scripts[script].merge_defines(target),
         }
         # Sorted: the order must not change the hash.
         return {
@@ -177,34 +177,34 @@ class Manifest(Table, frozen=True, kw_only=True):
 
     def locate_torch(self, script: str) -> Place | None:
         """Return the place of `torch = true` of the script's library, or None."""
-        library = self.library_of(script)
+        library = self.find_script_library(script)
         if library is None or not self.libraries[library].torch:
             return None
         return self.locate_key("library", library, "torch")
 
-    def include_dirs_for(self, script: str) -> tuple[Directory, ...]:
+    def list_include_dirs(self, script: str) -> tuple[Directory, ...]:
         """Return the include directories in search order: the script's, then the project's."""
         return (*self.scripts[script].include_dirs, *self.build.include_dirs)
 
-    def headers_for(self, script: str) -> tuple[str, ...]:
+    def list_header_patterns(self, script: str) -> tuple[str, ...]:
         """Patterns of headers that programs include by computed names."""
         return (*self.scripts[script].headers, *self.build.headers)
 
-    def data_of(self, script: str) -> list[str]:
+    def list_data_files(self, script: str) -> list[str]:
         """Return the paths of a script's files with its space and its measurements."""
         owner = self.scripts[script]
         measured = None if owner.dispatch is None else owner.dispatch.measured
         names = (owner.space_file, measured)
         return [os.path.join(self.root, name) for name in names if name is not None]
 
-    def library_of(self, script: str) -> str | None:
+    def find_script_library(self, script: str) -> str | None:
         """Return the library that a script links or makes objects for; None for neither."""
         return script if script in self.libraries else self.scripts[script].library
 
-    def toolchain_of(self, script: str, target: str) -> str:
+    def find_toolchain_name(self, script: str, target: str) -> str:
         """Return the name of the script's own toolchain, else its library's, else the target's; ""
         stands for `[toolchain]`."""
-        library = self.library_of(script)
+        library = self.find_script_library(script)
         library_toolchain = None if library is None else self.libraries[library].toolchain
         # All objects of a library are linked together: its toolchain goes before the target's.
         return (
@@ -214,35 +214,35 @@ class Manifest(Table, frozen=True, kw_only=True):
             or ""
         )
 
-    def key_of_toolchain(self, name: str, key: str) -> tuple[str, ...]:
+    def locate_toolchain_key(self, name: str, key: str) -> tuple[str, ...]:
         """Return the path of a toolchain's key: its own if it has the key, else `[toolchain]`'s."""
         if name and key.replace("-", "_") in self.toolchain.named[name].given:
             return ("toolchain", "named", name, key)
         return ("toolchain", key)
 
-    def toolchain_named(self, name: str) -> ToolchainSection:
+    def get_named_toolchain(self, name: str) -> ToolchainSection:
         """Return `[toolchain]` with the keys of the toolchain `name` in place of its own."""
         if not name:
             return self.toolchain
         # `given` has only the keys that the manifest sets: for the others `[toolchain]` decides.
         return self.toolchain.replace_values(**self.toolchain.named[name].given)
 
-    def toolchain_for(self, script: str, target: str) -> ToolchainSection:
+    def find_script_toolchain(self, script: str, target: str) -> ToolchainSection:
         """Return the toolchain of a script for a target."""
-        return self.toolchain_named(self.toolchain_of(script, target))
+        return self.get_named_toolchain(self.find_toolchain_name(script, target))
 
-    def device_compiler_for(self, script: str, target: str) -> str | None:
+    def find_script_device_compiler(self, script: str, target: str) -> str | None:
         """Return the device compiler that a script, or its named toolchain, asks for; or None."""
         script_compiler = self.scripts[script].device_compiler
         if script_compiler:
             return script_compiler
-        name = self.toolchain_of(script, target)
+        name = self.find_toolchain_name(script, target)
         return self.toolchain.named[name].device_compiler if name else None
 
-    def std_for(self, script: str, target: str) -> str:
+    def find_std(self, script: str, target: str) -> str:
         """Return the language standard of a script for a target."""
-        return self.scripts[script].std or self.toolchain_for(script, target).std
+        return self.scripts[script].std or self.find_script_toolchain(script, target).std
 
-    def cudart_for(self, script: str, target: str) -> str:
+    def find_cudart(self, script: str, target: str) -> str:
         """Return the linkage of the CUDA runtime for a script's host code: "static" or "shared"."""
-        return self.scripts[script].cudart or self.toolchain_for(script, target).cudart
+        return self.scripts[script].cudart or self.find_script_toolchain(script, target).cudart

@@ -277,7 +277,7 @@ def _complete_script(
         return  # `validate_structure` reports it
     table = f"[script.{name}]"
     # Without an element type are "[m, k]" and a table without `type`.
-    untyped_names = {name for name, arg in args.items() if _type_of(arg)[:1] in ("", "[")}
+    untyped_names = {name for name, arg in args.items() if _read_type(arg)[:1] in ("", "[")}
     kernels = template.find_functions(kernel_name, is_global=True)
     if not kernels:
         yield from _explain_missing_kernel(document, name, kernel_name, template, untyped_names)
@@ -399,7 +399,7 @@ def _explain_missing_kernel(
         yield Diagnostic(message, place, 'as in: x = "f32*[n]"')
 
 
-def _type_of(arg: object) -> str:
+def _read_type(arg: object) -> str:
     """Return the type of an argument in the manifest; "" if it has none.
 
     Of a tensor map, and of a mistake, the result is a word that is not a type: it is not completed.
@@ -422,7 +422,7 @@ def _complete_argument(parameter: KernelParameter, written: object) -> object:
         argument_table = written
     elif written is not None:
         argument_table = {"type": written}
-    shape = _type_of(argument_table)
+    shape = _read_type(argument_table)
     if shape and not shape.startswith("["):
         return written  # it begins with an element type
     # An opaque pointer has no elements, and so no shape.

@@ -161,14 +161,14 @@ def make_parameter(key: str, parameter: ParameterSection) -> Parameter:
     """Return a checked parameter as rows. `key` is the manifest's: `"warp_m, warp_n"` links two."""
     return Parameter(
         split_linked_names(key),
-        tuple(as_row(value) for value in parameter.list_values()),
+        tuple(to_row(value) for value in parameter.list_values()),
         when=None if parameter.when is None else parse_cached(parameter.when),
-        otherwise=None if parameter.otherwise is None else as_row(parameter.otherwise),
-        default=None if parameter.default is None else as_row(parameter.default),
+        otherwise=None if parameter.otherwise is None else to_row(parameter.otherwise),
+        default=None if parameter.default is None else to_row(parameter.default),
     )
 
 
-def as_row(value: Value | Row) -> Row:
+def to_row(value: Value | Row) -> Row:
     """Return a row; a single value becomes a row of one."""
     return value if isinstance(value, tuple) else (value,)
 
@@ -268,49 +268,49 @@ class SpaceKeys(ProductKeys, frozen=True, kw_only=True):
     override: Entries[OverrideSection] = NOTHING
     """Differences of one target, by its name."""
 
-    def override_for(self, target: str) -> OverrideSection:
+    def get_override(self, target: str) -> OverrideSection:
         """Return the target's override; an empty one when it has none."""
         return self.override.get(target) or _NO_OVERRIDE
 
-    def params_for(self, target: str) -> tuple[Parameter, ...]:
+    def list_constants(self, target: str) -> tuple[Parameter, ...]:
         """Return the constants: an instance takes one row of each."""
         return tuple(
             Parameter(
                 split_linked_names(key),
-                tuple(map(as_row, rows if isinstance(rows, tuple) else (rows,))),
+                tuple(map(to_row, rows if isinstance(rows, tuple) else (rows,))),
             )
-            for key, rows in {**self.params, **self.override_for(target).params}.items()
+            for key, rows in {**self.params, **self.get_override(target).params}.items()
         )
 
-    def space_for(self, target: str) -> Mapping[str, Parameter]:
+    def list_tuning_parameters(self, target: str) -> Mapping[str, Parameter]:
         """Return the tuning parameters by their key (`"warp_m, warp_n"`), in declared order."""
-        parameters = {**self.space, **self.override_for(target).space}
+        parameters = {**self.space, **self.get_override(target).space}
         return {key: make_parameter(key, value) for key, value in parameters.items()}
 
-    def derived_for(self, target: str) -> Mapping[str, Expr]:
+    def parse_derived_values(self, target: str) -> Mapping[str, Expr]:
         """Return the derived values, in declared order."""
-        sources = {**self.derived, **self.override_for(target).derived}
+        sources = {**self.derived, **self.get_override(target).derived}
         return {name: parse_cached(source) for name, source in sources.items()}
 
-    def restrict_for(self, target: str) -> Mapping[str, Expr]:
+    def parse_rules(self, target: str) -> Mapping[str, Expr]:
         """Return the rules, in declared order, less those that the target removes."""
-        rules = self.restrict_sources(target)
+        rules = self.list_rule_sources(target)
         return {name: parse_cached(source) for name, source in rules.items()}
 
-    def restrict_sources(self, target: str) -> Mapping[str, str]:
+    def list_rule_sources(self, target: str) -> Mapping[str, str]:
         """Return the rules as written."""
-        rules = {**self.restrict, **self.override_for(target).restrict}
+        rules = {**self.restrict, **self.get_override(target).restrict}
         return {name: rule for name, rule in rules.items() if isinstance(rule, str)}
 
-    def default_for(self, target: str) -> Mapping[str, Value]:
+    def merge_default(self, target: str) -> Mapping[str, Value]:
         """Return the default schedule, as far as the manifest fixes it."""
-        override = self.override_for(target)
+        override = self.get_override(target)
         # A `default` of a parameter; the table `default` of the script or override replaces it.
         parameter_defaults = {
             name: value
             for key, parameter in {**self.space, **override.space}.items()
             if parameter.default is not None
-            for name, value in zip(split_linked_names(key), as_row(parameter.default), strict=True)
+            for name, value in zip(split_linked_names(key), to_row(parameter.default), strict=True)
         }
         return {**parameter_defaults, **self.default, **override.default}
 
@@ -396,22 +396,22 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
             return "object"
         return "kernel" if self.kernel is not None else "entry"
 
-    def launch_for(self, target: str) -> LaunchSection | None:
+    def merge_launch(self, target: str) -> LaunchSection | None:
         """Return the launch geometry as written; None when there is none."""
-        script_launch, override_launch = self.launch, self.override_for(target).launch
+        script_launch, override_launch = self.launch, self.get_override(target).launch
         if override_launch is None:
             return script_launch
         return (script_launch or LaunchSection()).replace_values(**override_launch.given)
 
-    def flags_for(self, target: str) -> tuple[str, ...]:
-        """Return the script's own flags; `Manifest.flags_for` has all of them."""
-        override_flags = self.override_for(target).flags
+    def merge_flags(self, target: str) -> tuple[str, ...]:
+        """Return the script's own flags; `Manifest.merge_flags` has all of them."""
+        override_flags = self.get_override(target).flags
         # An empty list is an override, too: it takes all flags away.
         return self.flags if override_flags is None else override_flags
 
-    def defines_for(self, target: str) -> Mapping[str, Value]:
-        """Return the script's own macros; `Manifest.defines_for` has all of them."""
-        return {**self.defines, **self.override_for(target).defines}
+    def merge_defines(self, target: str) -> Mapping[str, Value]:
+        """Return the script's own macros; `Manifest.merge_defines` has all of them."""
+        return {**self.defines, **self.get_override(target).defines}
 
 
 def make_signature(script: ScriptSection) -> Signature:

@@ -64,11 +64,11 @@ class Key(Struct, frozen=True, eq=False, kw_only=True):
         return handler(core) if schema is None else dict(schema)
 
 
-def _toml_spelling(name: str) -> str:
+def _spell_key(name: str) -> str:
     return name.replace("_", "-")
 
 
-class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_spelling):
+class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_spell_key):
     """A table with known keys, spelt with `-` in the manifest and with `_` in Python.
 
     Fields that begin with `_` are not keys.
@@ -100,13 +100,13 @@ class Table(Struct, kw_only=True, frozen=True, omit_defaults=True, rename=_toml_
         return {key: value}
 
     @classmethod
-    def fields_by_key(cls) -> dict[str, str]:
+    def map_fields_by_key(cls) -> dict[str, str]:
         """Return the names of the fields by their keys in the manifest."""
         fields = zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True)
         return {key: name for key, name in fields if not name.startswith("_")}
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
-        return ((name, getattr(self, name)) for name in self.fields_by_key().values())
+        return ((name, getattr(self, name)) for name in self.map_fields_by_key().values())
 
     def __repr__(self) -> str:
         """Return a text of all fields. Caches of derived values use it as their key."""
@@ -241,7 +241,7 @@ def _make_table_schema(table: type[Table], handler: Any) -> Any:
 
 
 def _make_table(table: type[Table], values: dict[str, Any]) -> Table:
-    field_names = table.fields_by_key()
+    field_names = table.map_fields_by_key()
     values_by_field = {field_names[key]: value for key, value in values.items()}
     # Sorted, so that tables are equal whatever order their keys have in the file.
     return table(**values_by_field, _given=tuple(sorted(values_by_field)))

@@ -31,7 +31,7 @@ from tilusbuild.package.errors import (
 from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.archive import open_frames, read_entries, write_layer
 from tilusbuild.package.formats.directory import (
-    open_directory,
+    make_directory_readable,
     open_plain,
     read_plain,
     sync_public_file,
@@ -77,7 +77,7 @@ def write_oci(contents: Contents, path: str, *, time: int) -> None:
     blobs = os.path.join(path, "blobs", "sha256")
     for directory in (path, os.path.dirname(blobs), blobs):
         os.mkdir(directory)
-        open_directory(directory)
+        make_directory_readable(directory)
     listing = contents.listed
     layers = []
     for owner, paths in split_layers(listing).items():

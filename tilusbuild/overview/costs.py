@@ -25,7 +25,7 @@ from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.report.jsonl import JsonLine
 from tilusbuild.report.text import format_count
 from tilusbuild.status import KNOWN_IN_CACHE, Status
-from tilusbuild.table import Cell, cell_text, format_table
+from tilusbuild.table import Cell, format_cell, format_table
 
 _MAX_LOG = 20_000
 
@@ -281,7 +281,7 @@ def _make_program_row(cost: Cost) -> tuple[Cell, ...]:
         cost.registers,
         cost.spills,
         _scale_size(cost.library, 1e3),
-        " ".join(f"{name}={cell_text(value)}" for name, value in cost.values.items()),
+        " ".join(f"{name}={format_cell(value)}" for name, value in cost.values.items()),
     )
 
 

@@ -242,7 +242,7 @@ def choose_pipeline(
     manifest: Manifest, script: str, target: Target, compiler: DeviceCompiler
 ) -> Pipeline:
     """Return the pipeline that compiles a script for a target."""
-    compiler_name = manifest.device_compiler_for(script, target.name)
+    compiler_name = manifest.find_script_device_compiler(script, target.name)
     script_compiler = compiler.choose_for_script(compiler_name)
     return select_pipeline(target.kind, manifest.scripts[script].form, script_compiler)
 
@@ -307,13 +307,13 @@ def _make_options(
     # The manifest's own macros take precedence.
     defines = {
         **({} if torch_place is None else find_torch_defines(torch_place)),
-        **manifest.defines_for(script, target.name),
+        **manifest.merge_defines(script, target.name),
     }
     return Options(
         defines=tuple(defines.items()),
-        std=manifest.std_for(script, target.name),
-        host_march=manifest.toolchain_for(script, target.name).host_march or baseline,
-        cudart=manifest.cudart_for(script, target.name),
+        std=manifest.find_std(script, target.name),
+        host_march=manifest.find_script_toolchain(script, target.name).host_march or baseline,
+        cudart=manifest.find_cudart(script, target.name),
         compress=target.compress,
     )
 
@@ -340,7 +340,7 @@ def _make_grouping(
     """Return how kernels share translation units; None if each has one of its own."""
     group = manifest.scripts[script].group
     # A template with several kernels has all of them in one source: they share all parameters.
-    if group is None and manifest.kernels_with(script):
+    if group is None and manifest.list_sibling_kernels(script):
         group = space.spec.parameter_names
     # Without a launcher that starts the kernel (cpu, entry) there is no device code to share.
     if group is None or not pipeline.launcher.starts_kernel:

@@ -42,7 +42,7 @@ def list_linked_objects(
     manifest: Manifest, script: str, target: str, planned: PlannedObjects
 ) -> tuple[tuple[str, str], ...]:
     """Return the name and the hash of each program that a library links, in order."""
-    scripts = manifest.objects_of(script)
+    scripts = manifest.list_library_objects(script)
     objects = [pair for name in scripts for pair in planned.get((name, target), ())]
     # Two sources that are the same program are one object: linked twice its symbols would clash.
     # Going backwards keeps the last one's place and the first one's name.

@@ -263,7 +263,7 @@ def format_fixed_facts(spec: InstanceSpec, sources: ScriptReader) -> str:
         [(name, limit.source, limit.canonical) for name, limit in spec.valued.prune.items()],
         (spec.valued.flag_sources, recipe.options.defines, roots, tuple(owner.generate.items())),
         (recipe.options.std, recipe.options.host_march, recipe.options.cudart, recipe.part.rdc),
-        (spec.manifest.build.line_directives, spec.manifest.headers_for(spec.script)),
+        (spec.manifest.build.line_directives, spec.manifest.list_header_patterns(spec.script)),
         (tools.fingerprint_cuda, tools.fingerprint_host, tools.fingerprint_nvrtc),
         (repr(type(spec.pipeline)), tools.fingerprint_joiner),
         tools.fingerprint_cudart if recipe.options.cudart == "shared" else "",

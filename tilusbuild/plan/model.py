@@ -72,7 +72,7 @@ class PlanSelection(Struct, frozen=True):
         kernel_names = tuple(
             separate_schedule(manifest, name._replace(script=kernel))
             for name in self.names
-            for kernel in manifest.kernels_of(name.script) or (name.script,)
+            for kernel in manifest.list_script_kernels(name.script) or (name.script,)
         )
         # The libraries below are looked for by the kernels' own names, so start again with these.
         if kernel_names != self.names:
@@ -83,7 +83,7 @@ class PlanSelection(Struct, frozen=True):
             for name in self.names
             for library in manifest.libraries
             if name.matches_script(library)
-            for script in manifest.objects_of(library)
+            for script in manifest.list_library_objects(library)
         ]
         return replace(self, scripts=(*self.scripts, *objects)) if objects else self
 
@@ -145,7 +145,7 @@ def list_instances(manifest: Manifest, script: str, target: str) -> Iterator[dic
     Constants that a rule over constants excludes are left out. If rules exclude all of them,
     all are yielded: the error is then that the space is empty.
     """
-    constants = manifest.scripts[script].params_for(target)
+    constants = manifest.scripts[script].list_constants(target)
     combinations: list[dict[str, Value]] = []
     # A constant may be several linked names, whose values come as rows.
     for rows in itertools.product(*(constant.values for constant in constants)):
@@ -157,7 +157,7 @@ def list_instances(manifest: Manifest, script: str, target: str) -> Iterator[dic
     target_names = list_target_constants(make_target(manifest, target))
     rules = [
         rule
-        for rule in manifest.scripts[script].restrict_for(target).values()
+        for rule in manifest.scripts[script].parse_rules(target).values()
         # A rule over the target alone is left to the space, whose error then names it.
         if rule.names & names and rule.names <= names | target_names.keys()
     ]
@@ -224,7 +224,7 @@ def select_script_targets(
         # All names are checked, so that all mistakes of a command line are reported at once.
         *(problem for name in names if (problem := _find_name_problem(manifest, name)) is not None),
         *(
-            _unknown_target_error(manifest, name)
+            _make_unknown_target_error(manifest, name)
             for name in target_names
             if name not in manifest.targets
         ),
@@ -243,7 +243,7 @@ def select_script_targets(
     pairs = [
         (script, targets[target])
         for script in manifest.scripts
-        for target in manifest.targets_of(script)
+        for target in manifest.list_script_targets(script)
         if is_selected(script, target)
     ]
     # If no target is selected there is always a pair, because a name that matches nothing is one of
@@ -258,7 +258,7 @@ def select_script_targets(
     yield from pairs
 
 
-def _unknown_target_error(manifest: Manifest, name: str) -> Diagnostic:
+def _make_unknown_target_error(manifest: Manifest, name: str) -> Diagnostic:
     """Return the error for a target that the manifest does not have."""
     # sm_90 is not a misspelt sm_80, nor gpu a cpu: only a word that is very near is one.
     hint = did_you_mean(name, manifest.targets, likeness=0.84)
@@ -272,7 +272,7 @@ def _find_name_problem(manifest: Manifest, name: NamePattern) -> Diagnostic | No
     or if no instance of the script has its constants and its target.
     """
     scripts = [script for script in manifest.scripts if name.matches_script(script)]
-    if not scripts and (kernels := manifest.kernels_of(name.script)):
+    if not scripts and (kernels := manifest.list_script_kernels(name.script)):
         kernel_names = format_names(str(name._replace(script=kernel)) for kernel in kernels)
         message = f'"{name}" names {len(kernels)} scripts, one per kernel'
         return Diagnostic(message, hint=f"name one of them:\n{kernel_names}")
@@ -284,11 +284,11 @@ def _find_name_problem(manifest: Manifest, name: NamePattern) -> Diagnostic | No
     if not name.constants and name.target is None:
         return None
     if name.target is not None and name.target not in manifest.targets:
-        return _unknown_target_error(manifest, name.target)
+        return _make_unknown_target_error(manifest, name.target)
     instances = [
         (script, params, target)
         for script in scripts
-        for target in manifest.targets_of(script)
+        for target in manifest.list_script_targets(script)
         for params in list_instances(manifest, script, target)
     ]
     if any(name.matches_instance(*instance) for instance in instances):

@@ -161,16 +161,16 @@ class Planner(Struct):
 
     def get_toolchain(self, script: str, target: Target) -> Toolchain:
         """Return the toolchain that compiles a script for a target."""
-        return self.toolchains[self.manifest.toolchain_of(script, target.name)]
+        return self.toolchains[self.manifest.find_toolchain_name(script, target.name)]
 
     def make_reader(self, script: str, target: Target) -> ScriptReader:
         """Return the reader of a script's templates and headers."""
         # Every program asks for its template's headers, so the answer is kept for each template.
         headers = cache(partial(self.find_headers, script, target))
         style = read_style(self.manifest.scripts[script])
-        renderer = self.renderer.with_style(style)
+        renderer = self.renderer.get_styled_renderer(style)
         # Generated headers are always templates, also where the source is a file as it is.
-        generator = self.renderer.with_style(replace(style, rendered=True, function=""))
+        generator = self.renderer.get_styled_renderer(replace(style, rendered=True, function=""))
         return ScriptReader(renderer, generator, headers, self.memory)
 
     def find_headers(self, script: str, target: Target, template: str) -> Headers:

@@ -89,7 +89,7 @@ class ReadsCollector:
         paths = set(self._linked_paths)
         names: set[str] = set()
         # A new file of any name can match a pattern of `headers`.
-        is_any_name = bool(spec.manifest.headers_for(spec.script))
+        is_any_name = bool(spec.manifest.list_header_patterns(spec.script))
         for template_names, closure in self._distinct_reads.values():
             paths_of_templates = {*map(sources.renderer.resolve_path, template_names)}
             templates |= paths_of_templates
@@ -387,7 +387,7 @@ def find_closure(spec: InstanceSpec, sources: ScriptReader, source: str, templat
     try:
         closure = sources.headers(template).find_closure(
             source,
-            extra=spec.manifest.headers_for(spec.script),
+            extra=spec.manifest.list_header_patterns(spec.script),
             rendered=spec.owner.generate.keys(),
         )
     except PatternTooWideError as error:

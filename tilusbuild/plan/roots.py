@@ -36,7 +36,7 @@ def find_roots(manifest: Manifest, script: str, template: str) -> tuple[Root, ..
     # The order decides: a compiler takes a header from the first directory that has it.
     roots = [_find_template_root(manifest, script, template)]
     script_count = len(manifest.scripts[script].include_dirs)
-    for number, declared in enumerate(manifest.include_dirs_for(script)):
+    for number, declared in enumerate(manifest.list_include_dirs(script)):
         place = (
             manifest.locate_key("script", script, "include-dirs", number)
             if number < script_count

@@ -65,7 +65,7 @@ def make_space_spec(
     owner = manifest.scripts[script]
     imported = read_imported_space(manifest, script)
     # A target's override may declare a parameter of the file again: the override's counts.
-    declared = tuple(owner.space_for(target.name).values())
+    declared = tuple(owner.list_tuning_parameters(target.name).values())
     declared_names = {name for parameter in declared for name in parameter.names}
     imported_parameters = (
         [p for p in imported.parameters if declared_names.isdisjoint(p.names)] if imported else []
@@ -75,8 +75,8 @@ def make_space_spec(
     return SpaceSpec(
         constants={**list_target_constants(target), **params},
         parameters=(*imported_parameters, *declared),
-        derived=tuple(owner.derived_for(target.name).items()),
-        restrict=tuple({**rules, **owner.restrict_for(target.name)}.items()),
+        derived=tuple(owner.parse_derived_values(target.name).items()),
+        restrict=tuple({**rules, **owner.parse_rules(target.name)}.items()),
     )
 
 
@@ -133,7 +133,7 @@ def collect_default_values(manifest: Manifest, script: str, target: Target) -> d
     """Return the declared values of a script's default schedule: those of its T1 file, with the
     manifest's in their place. Raises `InputError`."""
     imported = read_imported_space(manifest, script)
-    declared = manifest.scripts[script].default_for(target.name)
+    declared = manifest.scripts[script].merge_default(target.name)
     return {**(imported.default if imported else {}), **declared}
 
 
@@ -151,7 +151,7 @@ def locate_space_error(
     # The script's own default is one mistake, whichever targets it is for.
     message = error.message if keys[2] == "default" else of_instance + error.message
     # The whole table: which of its values is wrong depends on the others.
-    if isinstance(error, DefaultError) and (owner.default or owner.override_for(target).default):
+    if isinstance(error, DefaultError) and (owner.default or owner.get_override(target).default):
         keys = manifest.resolve_override(script, target, "default")
     return input_error(message, place=manifest.locate_key(*keys), hint=error.hint)
 
@@ -162,11 +162,11 @@ def _find_rule(manifest: Manifest, script: str, target: str, rule: str | None) -
     # In this order, since a rule of the manifest may have the name of a parameter. A parameter of a
     # T1 file may be named by a default alone.
     tables = {
-        "restrict": owner.restrict_for(target),
-        "derived": owner.derived_for(target),
-        "space": owner.space_for(target),
+        "restrict": owner.parse_rules(target),
+        "derived": owner.parse_derived_values(target),
+        "space": owner.list_tuning_parameters(target),
         "params": owner.params,
-        "default": owner.default_for(target),
+        "default": owner.merge_default(target),
     }
     for table, names in tables.items():
         if rule is not None and rule in names:
@@ -363,7 +363,7 @@ def find_unmet_rules(
 def _list_space_specs(manifest: Manifest, script: str) -> Iterator[SpaceSpec]:
     """Yield the spaces of all instances of a script, planned or not."""
     targets = make_targets(manifest)
-    for target in manifest.targets_of(script):
+    for target in manifest.list_script_targets(script):
         for params in list_instances(manifest, script, target):
             yield make_space_spec(manifest, script, targets[target], params)
 

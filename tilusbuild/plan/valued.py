@@ -55,10 +55,10 @@ class ProgramTexts:
         self._pipeline = pipeline
         self.target_names = target_names
         self._owner = manifest.scripts[script]
-        self.flag_sources = manifest.flags_for(script, target)
+        self.flag_sources = manifest.merge_flags(script, target)
         self._has_valued_flags = any(map(has_values, self.flag_sources))
         self.prune = self._parse_limits()
-        self._scripts = manifest.kernels_with(script) or (script,)
+        self._scripts = manifest.list_sibling_kernels(script) or (script,)
         """The scripts of one template's kernels: each kernel of a template is a script."""
         self._layouts_text = self._assert_layouts()
 
@@ -149,7 +149,7 @@ class ProgramTexts:
     ) -> tuple[tuple[str, str], ...]:
         """Return a program's macros, its values in those of the script. Raises `InputError`."""
         filled = dict(defines)
-        for name in filter(filled.__contains__, self._owner.defines_for(self._target)):
+        for name in filter(filled.__contains__, self._owner.merge_defines(self._target)):
             try:
                 filled[name] = self._fill_in(defines[name], values)
                 check_macro_value(filled[name])
@@ -207,7 +207,7 @@ class ProgramTexts:
 
     def make_launch(self) -> Launch | None:
         """Return the launch geometry; None if no launcher starts the kernel."""
-        declared = self._owner.launch_for(self._target)
+        declared = self._owner.merge_launch(self._target)
         if declared is None and self._owner.generator:
             declared = LaunchSection()  # the generator sets it
         if declared is None or not self._pipeline.launcher.starts_kernel:

@@ -165,11 +165,11 @@ def _list_needed_components(manifest: Manifest | None, setting: Setting[str]) ->
     compiler = DeviceCompiler(setting.value, setting.source in BY_DEFAULT)
     needed = {"g++"}
     for name, script in manifest.scripts.items():
-        for target in manifest.targets_of(name):
-            toolchain = manifest.toolchain_of(name, target)
+        for target in manifest.list_script_targets(name):
+            toolchain = manifest.find_toolchain_name(name, target)
             needed.add(name_component("g++", toolchain))
             if not manifest.targets[target].is_cpu:
-                declared_compiler = manifest.device_compiler_for(name, target)
+                declared_compiler = manifest.find_script_device_compiler(name, target)
                 by_nvrtc = (
                     script.kernel and compiler.choose_for_script(declared_compiler) == "nvrtc"
                 )

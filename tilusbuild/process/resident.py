@@ -243,7 +243,7 @@ class Resident:
         """Return the connection to the process; the first call waits for it. Connections of other
         users are closed. Raises `TimeoutError`, and `OSError` if the process has ended."""
         while self._channel is None:
-            self._listener.settimeout(_seconds_until(deadline))
+            self._listener.settimeout(_count_seconds_until(deadline))
             channel, _ = self._listener.accept()
             # Abstract sockets have no permissions, so a process of any user may connect.
             if _read_peer_user(channel) == os.getuid():
@@ -288,7 +288,7 @@ def _read_peer_user(channel: socket.socket) -> int:
     return int(user)
 
 
-def _seconds_until(deadline: float | None) -> float | None:
+def _count_seconds_until(deadline: float | None) -> float | None:
     """Return the seconds until a deadline, at most `_MAX_WAIT`; None without a deadline. Raises
     `TimeoutError` after it."""
     if deadline is None:
@@ -303,7 +303,7 @@ def _read_bytes(channel: socket.socket, size: int, deadline: float | None) -> by
     """Return exactly `size` bytes. Raises `EOFError`, `TimeoutError` and `OSError`."""
     received = bytearray()
     while len(received) < size:
-        channel.settimeout(_seconds_until(deadline))
+        channel.settimeout(_count_seconds_until(deadline))
         data = channel.recv(min(size - len(received), 1 << 20))
         if not data:
             raise EOFError

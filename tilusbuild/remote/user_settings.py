@@ -54,7 +54,7 @@ def choose_remote(
     is_withheld = False
     # Secrets go only to the server that the user named: a manifest may name any server, which
     # could collect them.
-    if user_address is None or _server_of_address(user_address) != _server_of_address(address):
+    if user_address is None or _split_server(user_address) != _split_server(address):
         for name in _SECRETS:
             if values.pop(name, None):
                 is_withheld = True
@@ -75,7 +75,7 @@ def find_user_file(environment: Mapping[str, str]) -> str | None:
     return os.path.join(base, "tilusbuild", "config.toml")
 
 
-def _server_of_address(address: str) -> tuple[str, str]:
+def _split_server(address: str) -> tuple[str, str]:
     parts = urlsplit(address)
     return parts.scheme, parts.netloc
 
@@ -139,7 +139,7 @@ def _describe_mistake(detail: Any) -> tuple[str, str | None]:
     keys only, and show no value."""
     key = str(detail["loc"][0]) if detail["loc"] else "remote"
     if detail["type"] == "extra_forbidden":
-        return "an unknown key in [remote]", did_you_mean(key, RemoteSettings.fields_by_key())
+        return "an unknown key in [remote]", did_you_mean(key, RemoteSettings.map_fields_by_key())
     if detail["type"] == "value_error":
         error: ValueFault = detail["ctx"]["error"]
         return f'"{key}" {error.message}', error.hint
@@ -166,7 +166,7 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
 def _read_variables(environment: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     """Yield the key of `[remote]` and the value of each variable that is set; an address "off" is
     left out. Raises `InputError` for a text that cannot be a value of its key."""
-    for name in RemoteSettings.fields_by_key().values():
+    for name in RemoteSettings.map_fields_by_key().values():
         variable = REMOTE_PREFIX + name.upper()
         text = environment.get(variable)
         # An empty variable is how a shell unsets one for a single command.

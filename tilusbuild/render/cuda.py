@@ -60,12 +60,12 @@ def spell_ctype(context: Context, dtype: object, portable: bool = False) -> str:
 _CUDA_ONLY = ("f8e8m0", "f4e2m1x2")
 
 
-def bits_of(dtype: object) -> int:
+def count_element_bits(dtype: object) -> int:
     """Return the size of an element type: `{{ "bf16" | bits }}` is 16."""
     return DTYPES[check_dtype(dtype)].bytes * 8
 
 
-def size_of(dtype: object) -> int:
+def count_element_bytes(dtype: object) -> int:
     """Return the size of an element type in bytes: `{{ "bf16" | bytes }}` is 2."""
     return DTYPES[check_dtype(dtype)].bytes
 
@@ -139,8 +139,8 @@ GLOBALS: dict[str, Any] = {
 FILTERS: dict[str, Any] = {
     **{name: ARITHMETIC[name] for name in ("cdiv", "align", "pow2", "log2", "gcd")},
     "ctype": spell_ctype,
-    "bits": bits_of,
-    "bytes": size_of,
+    "bits": count_element_bits,
+    "bytes": count_element_bytes,
     "hex": format_hexadecimal,
 }
 TESTS: dict[str, Any] = {"pow2": is_pow2, "divisible": is_divisible}

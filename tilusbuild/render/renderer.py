@@ -65,7 +65,7 @@ class Renderer:
         self._styled: dict[Style, Renderer] = {}
         self._marking: MarkingEnvironment | None = None
 
-    def with_style(self, style: Style) -> Renderer:
+    def get_styled_renderer(self, style: Style) -> Renderer:
         """Return the renderer of a style for the same project; the same one for an equal style."""
         if style == self._style:
             return self

@@ -27,7 +27,7 @@ from tilusbuild.state.files import write_output
 from tilusbuild.status import Status
 
 
-def path_below(file: str, root: str, top: str) -> str | None:
+def find_path_below(file: str, root: str, top: str) -> str | None:
     """Return the path of a file relative to the directory `top`; None if the file is not below it,
     or does not exist. `file` is relative to `root`."""
     path = os.path.normpath(os.path.join(root, file))
@@ -177,7 +177,7 @@ class GithubReporter(Reporter):
         """Return the properties `file`, `line` and `col` of a group's first error; {} if its file
         is not in the workspace."""
         location = find_first_error(group.message)
-        file = None if location is None else path_below(location.file, self._root, self._top)
+        file = None if location is None else find_path_below(location.file, self._root, self._top)
         if location is None or file is None:
             return {}
         return {"file": file, "line": location.line, "col": location.column}
@@ -192,7 +192,7 @@ def annotate_error(error: TilusbuildError, stderr: TextIO, environment: Mapping[
     for diagnostic in diagnostics[:_MAX_ANNOTATIONS]:
         properties: dict[str, object] = {}
         place = diagnostic.place
-        file = None if place is None else path_below(place.path, os.getcwd(), top)
+        file = None if place is None else find_path_below(place.path, os.getcwd(), top)
         if place is not None and file is not None:
             properties = {"file": file, "line": place.line, "col": place.column}
         text = diagnostic.message + (f"\n{diagnostic.hint}" if diagnostic.hint else "")

@@ -43,7 +43,7 @@ class ComputedColumn(Struct, frozen=True):
         return values
 
 
-def smallest_row_type(count: int) -> Any:
+def choose_row_type(count: int) -> Any:
     """Return the smallest integer type for row numbers up to `count - 1`."""
     return np.min_scalar_type(max(count - 1, 0))
 
@@ -75,13 +75,13 @@ def decode_columns(model: Model, digits: Sequence[Any]) -> dict[str, Column]:
         needed = {name: arrays[name] for name in derived.expr.names}
         values, marks = evaluate_columns(derived.expr, needed)
         if marks is not None:
-            raise _missing_value_error(model, derived, columns, int(np.argmax(marks)))
+            raise _make_missing_value_error(model, derived, columns, int(np.argmax(marks)))
         arrays[derived.name] = values
         columns[derived.name] = ComputedColumn(values)
     return columns
 
 
-def _missing_value_error(
+def _make_missing_value_error(
     model: Model, derived: Derived, columns: Mapping[str, Column], index: int
 ) -> SpaceError:
     """Return the error of a derived value at the point with this index; it shows the point."""

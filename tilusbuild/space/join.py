@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from tilusbuild.expr.tree import Binary, walk_tree
 from tilusbuild.expr.vector import evaluate_columns, pack_values
 from tilusbuild.space.bounds import Interval, NoBoundsError, bound_value, find_impossible
-from tilusbuild.space.model import Derived, Domain, Model, Rule, SpaceError, rule_error_at
+from tilusbuild.space.model import Derived, Domain, Model, Rule, SpaceError, make_rule_error
 
 BLOCK = 1 << 18  # points of one crossing: small enough for the processor's cache
 WORTH_BOUNDING = 1 << 22  # combinations ahead; with fewer, intervals cost more than they save
@@ -181,7 +181,7 @@ class Join:
         """
         if depth == len(self._levels):
             if self._strict and points.fault is not None and points.fault.any():
-                raise self._first_rule_error(points)
+                raise self._make_first_rule_error(points)
             yield points
             return
         level = self._levels[depth]
@@ -327,7 +327,7 @@ class Join:
             None if fault is None else fault[parents, digits],
         )
 
-    def _first_rule_error(self, points: _PartialPoints) -> SpaceError:
+    def _make_first_rule_error(self, points: _PartialPoints) -> SpaceError:
         """Return the error of the marked point with the lowest rank.
 
         The rule is evaluated there once more, by the scalar form, for the words of the message.
@@ -335,7 +335,7 @@ class Join:
         rows = np.flatnonzero(points.fault > 0)
         row = int(rows[np.argmin(points.ranks[rows])])
         rule = self._rules[int(points.fault[row]) - 1]
-        return rule_error_at(self._model, rule, self._decode_rank(points.ranks[row]))
+        return make_rule_error(self._model, rule, self._decode_rank(points.ranks[row]))
 
     def _decode_rank(self, rank: Any) -> dict[int, int]:
         """Return the row of each member, by position, at the point with this rank."""

@@ -175,7 +175,7 @@ def _make_domain(parameter: Parameter) -> Domain:
     if parameter.default is not None:
         default = declared_domain.find_row(parameter.default)
         if default is None:
-            raise outside_error(declared_domain, parameter.default)
+            raise make_outside_error(declared_domain, parameter.default)
     if parameter.otherwise is not None:
         pinned = declared_domain.find_row(parameter.otherwise)
         # A new row is appended, so that the declared rows keep their positions.
@@ -191,7 +191,7 @@ _MAX_LISTED = 24
 """Rows of a parameter that an error lists."""
 
 
-def outside_error(domain: Domain, row: Row) -> SpaceError:
+def make_outside_error(domain: Domain, row: Row) -> SpaceError:
     """Return the error for a default that is not among a parameter's values."""
     title = ", ".join(domain.names)
     listed_values = ", ".join(format_row(row) for row in domain.rows[:_MAX_LISTED])
@@ -402,7 +402,7 @@ class SpaceSpec(Struct, frozen=True):
         return tuple(name for parameter in self.parameters for name in parameter.names)
 
 
-def rule_error_at(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
+def make_rule_error(model: Model, rule: Rule, digits: Mapping[int, int]) -> SpaceError:
     """Return the error of a rule that has no value at a point; the message shows the point.
 
     `digits` has the row of each parameter of the rule, by position.

@@ -21,7 +21,7 @@ from tilusbuild.expr.tree import Const, Member, Name
 from tilusbuild.expr.vector import evaluate_columns, pack_values
 from tilusbuild.space.component import Component
 from tilusbuild.space.join import BudgetError, Join, make_strides, name_row_column
-from tilusbuild.space.model import Model, Rule, SpaceError, rule_error_at
+from tilusbuild.space.model import Model, Rule, SpaceError, make_rule_error
 
 BATCH = 1 << 16  # random combinations to try at once: mostly few of them are points
 DRAWN_AT_ONCE = 256  # random points of an enumerated group, all of which are valid
@@ -126,7 +126,7 @@ class OpenComponent:
             if marks.any():
                 first = int(np.argmax(marks))
                 point = {position: int(rows[first]) for position, rows in remaining.items()}
-                raise rule_error_at(self._model, rule, point)
+                raise make_rule_error(self._model, rule, point)
         return remaining
 
     def _evaluate_rule(self, rule: Rule, digits: Mapping[int, Any]) -> tuple[Any, Any]:

@@ -32,7 +32,7 @@ from tilusbuild.space.model import (
     SpaceSpec,
     build_model,
     format_row,
-    outside_error,
+    make_outside_error,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Space:
 
         model = self._model
         if model.never:
-            raise self._empty_error()
+            raise self._make_empty_error()
         components: list[Component | OpenComponent] = []
         # A rule without a value is an error only at a point that nothing else excludes. If one
         # group is empty there is no such point, so the error of an empty space is raised first.
@@ -103,7 +103,7 @@ class Space:
             except SpaceError as error:
                 failures.append(error)
         if any(part.count == 0 for part in components):
-            raise self._empty_error()
+            raise self._make_empty_error()
         if failures:
             raise failures[0]
         return components
@@ -235,7 +235,7 @@ class Space:
             digits |= self._find_first(part, rows_by_position)
         return self[self._rank_point(digits)]
 
-    def _empty_error(self) -> EmptySpaceError:
+    def _make_empty_error(self) -> EmptySpaceError:
         """Return the error of an empty space; it names the rules that empty it."""
         from tilusbuild.space.report import find_emptying_rules
 
@@ -305,7 +305,7 @@ class Space:
                 raise self._make_missing_default_error(ordered, position, rows_by_position)
             point = part.find_first(allowed)
         if point is None:
-            raise self._empty_error()
+            raise self._make_empty_error()
         return point
 
     def _make_missing_default_error(
@@ -355,29 +355,31 @@ class Space:
         """
         import numpy as np
 
-        from tilusbuild.space.columns import smallest_row_type
+        from tilusbuild.space.columns import choose_row_type
 
-        def integer_type(count: int) -> Any:
+        def choose_integer_type(count: int) -> Any:
             return np.int64 if count <= 2**63 - 1 else object  # Python's integers beyond 64 bits
 
-        index_type = integer_type(self._index_count)
+        index_type = choose_integer_type(self._index_count)
         counts = [part.count for part in self._components]
         remainder = np.array(indices, dtype=index_type)
         total = np.full(len(remainder), self._index_count, dtype=index_type)
-        lows = [np.zeros(len(remainder), dtype=integer_type(count)) for count in counts]
-        sizes = [np.full(len(remainder), count, dtype=integer_type(count)) for count in counts]
+        lows = [np.zeros(len(remainder), dtype=choose_integer_type(count)) for count in counts]
+        sizes = [
+            np.full(len(remainder), count, dtype=choose_integer_type(count)) for count in counts
+        ]
         columns = []
         for position, domain in enumerate(self._model.domains):
             group = self._component_of[position]
             part = self._components[group]
             other_points = total // sizes[group]
-            offset = (remainder // other_points).astype(integer_type(part.count))
+            offset = (remainder // other_points).astype(choose_integer_type(part.count))
             digit = part.get_digit(position, lows[group] + offset)
             first, end = part.find_range(position, lows[group], digit)
             remainder = remainder - (first - lows[group]) * other_points
             lows[group], sizes[group] = first, end - first
             total = other_points * sizes[group]
-            columns.append(digit.astype(smallest_row_type(len(domain.rows))))
+            columns.append(digit.astype(choose_row_type(len(domain.rows))))
         return columns
 
     def _decode_all(self) -> list[Any]:
@@ -387,7 +389,7 @@ class Space:
         """
         import numpy as np
 
-        from tilusbuild.space.columns import smallest_row_type
+        from tilusbuild.space.columns import choose_row_type
 
         counts = [part.count for part in self._components]
         # The product of the groups has all points, in the order of the groups: at each, the index
@@ -396,7 +398,7 @@ class Space:
         columns: list[Any] = [None] * len(self._model.domains)
         for part, indices in zip(self._components, group_indices, strict=True):
             for position in part.members:
-                row_type = smallest_row_type(len(self._model.domains[position].rows))
+                row_type = choose_row_type(len(self._model.domains[position].rows))
                 digits = part.get_digit(position, np.arange(part.count))
                 columns[position] = digits.astype(row_type)[indices]
         # The points are in the space's order already if the members of the groups, one group after
@@ -417,7 +419,7 @@ def _find_rows(domain: Domain, values: Mapping[int, Value]) -> set[int]:
         names = tuple(domain.names[index] for index in values)
         # Of linked parameters the message shows only the given names, each row once.
         partial_rows = dict.fromkeys(tuple(row[index] for index in values) for row in domain.rows)
-        raise outside_error(Domain(names, tuple(partial_rows)), tuple(values.values()))
+        raise make_outside_error(Domain(names, tuple(partial_rows)), tuple(values.values()))
     return rows
 
 

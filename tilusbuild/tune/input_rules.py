@@ -94,7 +94,7 @@ def make_declared_inputs(
         for name, value in returned.items():
             argument = arguments.get(str(name))
             if argument is None:
-                raise _returned_error(rules, f"{name!r}, which no call passes", arguments, name)
+                raise _make_return_error(rules, f"{name!r}, which no call passes", arguments, name)
             contents[argument.name] = _check_returned(rules, argument, value, dims)
     return contents
 
@@ -186,34 +186,38 @@ def _check_returned(
     if not argument.is_tensor:
         if argument.dtype == POINTER or is_struct(argument.dtype):
             what = f"{argument.name}, a {argument.format_type()}"
-            raise _returned_error(rules, f"{what}: give it in the sizes")
+            raise _make_return_error(rules, f"{what}: give it in the sizes")
         try:
             number = np.asarray(value).item()
             return inputs.check_number(argument.name, argument.dtype, number)
         except (InputError, TypeError, ValueError) as error:
-            raise _returned_error(rules, f"no number for {argument.name}: {error}") from None
+            raise _make_return_error(rules, f"no number for {argument.name}: {error}") from None
     shape = inputs.evaluate_shape(argument, dims)
     try:
         # A tensor of torch on the CPU is read in place; one on a GPU has no array, and says so.
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise _returned_error(rules, f"no array for {argument.name}: {error}") from None
+        raise _make_return_error(rules, f"no array for {argument.name}: {error}") from None
     if array.shape != shape:
-        raise _returned_error(rules, f"shape {array.shape} for {argument.name}, which has {shape}")
+        raise _make_return_error(
+            rules, f"shape {array.shape} for {argument.name}, which has {shape}"
+        )
     is_float = argument.dtype in FLOATS
     # References compute in f32: floats of any width are rounded to the element's type.
     fits = np.issubdtype(inputs.widen_floats(array).dtype, np.floating if is_float else np.integer)
     if not fits and array.dtype != inputs.get_numpy_type(argument.dtype):
         expected = f"which is {argument.format_type()}"
-        raise _returned_error(rules, f"elements of {array.dtype} for {argument.name}, {expected}")
+        raise _make_return_error(
+            rules, f"elements of {array.dtype} for {argument.name}, {expected}"
+        )
     if problem := None if is_float else _find_unheld(array, argument.dtype):
-        raise _returned_error(rules, f"{argument.name}: {problem}")
+        raise _make_return_error(rules, f"{argument.name}: {problem}")
     if array.dtype == inputs.get_numpy_type(argument.dtype):
         return np.ascontiguousarray(array)
     return inputs.to_elements(inputs.widen_floats(array), argument.dtype)
 
 
-def _returned_error(
+def _make_return_error(
     rules: InputRules, problem: str, known: Mapping[str, Argument] | None = None, name: object = ""
 ) -> InputError:
     """Return the error of a wrong value that the project's function returned, at the function's

@@ -176,11 +176,11 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
         if is_struct(argument.dtype):
             _check_members(argument, sizes)
         elif argument.dtype == POINTER and argument.bytes is None and sizes.get(argument.name) != 0:
-            raise _address_error(argument.name)
+            raise _make_address_error(argument.name)
     return dims
 
 
-def _address_error(name: str) -> InputError:
+def _make_address_error(name: str) -> InputError:
     return input_error(
         f'"{name}" is an address that no file can hold: null, 0, is all that run and tune can pass',
         hint=f"give {name} = 0 in [script.….tune] sizes, or as --size {name}=0;"
@@ -297,7 +297,7 @@ def _check_members(argument: Argument, sizes: Mapping[str, Value]) -> None:
         if name in sizes:
             check_number(name, member.dtype, sizes[name])
         elif member.dtype == POINTER:
-            raise _address_error(name)
+            raise _make_address_error(name)
 
 
 def _make_struct(

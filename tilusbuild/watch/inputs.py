@@ -116,7 +116,7 @@ class WatchList:
             yield "references"
         for instance in self._instances:
             script, inputs = instance.script, instance.inputs
-            is_data = script in manifest.scripts and path in manifest.data_of(script)
+            is_data = script in manifest.scripts and path in manifest.list_data_files(script)
             if is_data or (path in inputs.paths and change.concerns_any(inputs.names)):
                 yield f"{script} {instance.target.name}"
 

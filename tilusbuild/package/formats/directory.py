@@ -49,12 +49,12 @@ def write_tree(path: str, files: Iterable[tuple[str, bytes]], *, time: int) -> N
         os.utime(file, (time, time))
     # Below before above, and after all files: whatever is put into a directory changes its time.
     for directory, _, _ in os.walk(path, topdown=False):
-        open_directory(directory)
+        make_directory_readable(directory)
         os.utime(directory, (time, time))
     sync_tree(path)
 
 
-def open_directory(path: str) -> None:
+def make_directory_readable(path: str) -> None:
     """Let everybody read a directory. Raises `OSError`."""
     # Not by the mode of mkdir, which the umask cuts: a deployment's other users load from it.
     os.chmod(path, 0o755)  # noqa: S103

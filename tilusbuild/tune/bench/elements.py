@@ -83,7 +83,7 @@ def _compare_with_numpy(
     numpy: Any, got: bytes, dtype: str, want: bytes, want_dtype: str, rtol: float, atol: float
 ) -> _Comparison:
     """Compare the elements of two buffers as arrays of NumPy."""
-    actual, expected = _as_array(numpy, got, dtype), _as_array(numpy, want, want_dtype)
+    actual, expected = _make_array(numpy, got, dtype), _make_array(numpy, want, want_dtype)
     if dtype in FLOATS:
         error, wrong = _find_errors(numpy, actual, expected, rtol, atol)
     else:
@@ -111,7 +111,7 @@ def _find_errors(numpy: Any, actual: Any, want: Any, rtol: float, atol: float) -
         return error, ~same & ~allowed
 
 
-def _as_array(numpy: Any, data: bytes, dtype: str) -> Any:
+def _make_array(numpy: Any, data: bytes, dtype: str) -> Any:
     """Return the elements as an array that NumPy computes with."""
     if dtype == "bf16":
         wide = numpy.frombuffer(data, numpy.uint16).astype(numpy.uint32) << numpy.uint32(16)
