@@ -246,7 +246,7 @@ def compare(
     rows = make_rows(script, sizes, times, "gpu")
     committed, ((_, fit),) = fit_script(script, instance, rows, [], 1.05, most)
     measurements = group_measurements(script, rows, {})
-    (table,) = derive_tables(script, measurements, {}, CommittedRows("", committed)).tables
+    (table,) = derive_tables(script, rows, measurements, {}, CommittedRows("", committed)).tables
     chooser = Chooser(script, table, frozenset(script.programs))
     column_of = {program: column for column, program in enumerate(script.programs)}
     calls = [dict(zip(script.keys, size, strict=True)) for size in other[0]]

@@ -226,6 +226,28 @@ def test_a_fit_is_written_served_and_packed(measured: Marks, tmp_path: Path) -> 
     assert choices(package, *sizes)[1:] == expected[1:]
 
 
+def test_a_build_keeps_the_costs_of_an_installed_package(measured: Marks, tmp_path: Path) -> None:
+    """Given a package with a fit, when it is installed into the cache of a project without one, and
+    the project is built and tuned, then the costs serve the sizes that nothing was measured for."""
+    measured.run("dispatch", "fit", "mark", "--within", "1.01")
+    measured.run("package", "--format", "dir", "-o", "dist")
+    (package,) = (measured.directory / "dist").iterdir()
+    project = measured.copy(tmp_path / "other", cache=False)
+    project.edit("tilus.toml", f'measured = "{FILE}"\n', "")
+    for _ in range(2):
+        project.run("install", package)
+        project.run("build", "mark")
+        assert choices(project.cache, 8, 50) == [(3, "measured"), (3, "fitted")]
+    rows = project.cache / "state" / "tune" / "mark" / "measured.jsonl"
+    assert rows.read_text().count('"cost"') == 2, "once, of two programs"
+    measure(project, lambda n: [9.0, 9.0, 0.1, 9.0])
+    project.run("build", "mark")
+    assert choices(project.cache, 8, 50) == [(2, "measured"), (3, "fitted")]
+    merged = tmp_path / "merged"
+    project.run("cache", "merge", project.cache, "--cache-dir", merged)
+    assert choices(merged, 8, 50) == [(2, "measured"), (3, "fitted")]
+
+
 def test_one_program_may_be_enough(measured: Marks) -> None:
     """Within 5 %, program 1 serves all sizes, and what was measured no longer names the others."""
     measured.run("dispatch", "fit", "mark")

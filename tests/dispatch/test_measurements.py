@@ -54,7 +54,8 @@ def derive(script: Script, rows: list[MeasuredRow], committed: Any = ()) -> Tabl
     """The tables that follow from rows of a cache and of a repository."""
     refusals = fold_refusals(rows)
     measurements = group_measurements(script, rows, refusals)
-    return derive_tables(script, measurements, refusals, CommittedRows("tuned.jsonl", committed))
+    repository = CommittedRows("tuned.jsonl", committed)
+    return derive_tables(script, rows, measurements, refusals, repository)
 
 
 def choose(script: Script, *rows: MeasuredRow, committed: Any = ()) -> dict[Any, tuple[int, str]]:
@@ -116,6 +117,21 @@ def test_rows_of_earlier_code_serve_where_nothing_else_does(built: Marks) -> Non
     assert choose(script, gone) == {}
     mended = make_row(script, 3, 64, None, program="f" * 64)
     assert choose(script, mended, make_row(script, 3, 50, 1.0)) == {}, "64 decides, and knows none"
+
+
+def test_the_costs_of_a_repository_or_else_those_that_came_last_serve(built: Marks) -> None:
+    script = built.script("mark")
+
+    def make_cost(number: int, **more: Any) -> MeasuredRow:
+        return make_row(script, number, 0, None, status="", sizes={}, cost="n", **more)
+
+    def list_programs(rows: list[MeasuredRow], committed: Any = ()) -> list[int]:
+        (table,) = derive(script, rows, committed).tables
+        return [cost.program for cost in table.fitted]
+
+    packages = [make_cost(0, time="2026-01"), *(make_cost(i, time="2026-02") for i in (1, 2))]
+    assert list_programs(packages) == list_programs(packages[::-1])[::-1] == [1, 2]
+    assert list_programs(packages, committed=[make_cost(3)]) == [3]
 
 
 def test_a_rejected_program_has_no_row_on_any_device_until_another_judge_finds_it_right(

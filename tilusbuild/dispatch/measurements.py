@@ -8,7 +8,8 @@ replaces the earlier one as a whole; a rejection holds until the program is rebu
 A row is of a program if it has its hash. Any other row with the schedule of a program is for
 earlier code, and serves only where nothing else does. For a device and a bucket the first of these
 decides: rows of this cache, rows of the repository, rows of this cache for earlier code. Where the
-repository has fitted costs for a device, only their programs are chosen by its measurements.
+repository has fitted costs for a device, only their programs are chosen by its measurements. Costs
+that packages brought serve where it has none, in buckets without measurements.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import msgspec
@@ -132,19 +134,22 @@ def fold_refusals(rows: Iterable[MeasuredRow]) -> dict[str, Refusal]:
 
 def derive_tables(
     script: Script,
+    rows: Iterable[MeasuredRow],
     measurements: Iterable[Measurement],
     refusals: Mapping[str, Refusal],
     committed: CommittedRows,
 ) -> TableFile:
     """Return the dispatch tables and the refusals that follow from a cache's measurements of a
-    script and from the rows of its repository. `refusals` are those of `fold_refusals`."""
-    fitted = _list_fitted_costs(script, committed.rows)
+    script and from the rows of its repository. `refusals` are those of `fold_refusals` for `rows`,
+    `measurements` those of `group_measurements`."""
+    committed_costs = _list_fitted_costs(script, committed.rows)
+    fitted = {**_list_fitted_costs(script, rows), **committed_costs}
     tables: dict[tuple[str, str], dict[tuple[int, ...], TableEntry]] = {key: {} for key in fitted}
-    local_entries = [*_choose_entries(script, measurements, fitted)]
+    local_entries = [*_choose_entries(script, measurements, committed_costs)]
     committed_measurements = group_measurements(script, committed.rows, refusals)
     committed_entries = [
         (device, entry._replace(origin=committed.file, is_earlier=False))
-        for device, entry in _choose_entries(script, committed_measurements, fitted)
+        for device, entry in _choose_entries(script, committed_measurements, committed_costs)
     ]
     # A later entry replaces an earlier one of the same bucket: see the order at the top.
     ordered_entries = [
@@ -171,12 +176,12 @@ def derive_tables(
 def _list_fitted_costs(
     script: Script, rows: Iterable[MeasuredRow]
 ) -> dict[tuple[str, str], list[FittedCost]]:
-    """Return the fitted costs of a script among the rows of its repository, by device and
-    architecture. Left out are costs of programs that are not built, or over other keys."""
+    """Return the fitted costs of a script among rows, by device and architecture: those that came
+    last. Left out are costs of programs that are not built, or over other keys."""
     fitted: dict[tuple[str, str], list[FittedCost]] = {}
-    own_rows = [r for r in rows if r.cost and r.is_of_instance(script.target, script.params)]
-    numbering = _Numbering(script) if own_rows else None
-    for row in own_rows:
+    latest_rows = [*chain.from_iterable(_select_latest(script, (r for r in rows if r.cost)))]
+    numbering = _Numbering(script) if latest_rows else None
+    for row in latest_rows:
         program = numbering and numbering.find_number(row)
         cost = parse_expression(row.cost)
         if program is not None and cost.names <= {*script.keys}:
@@ -225,21 +230,22 @@ def list_table_rows(script: Script, tables: Iterable[DeviceTable]) -> Iterator[M
             )
 
 
-def read_committed_rows_of_table(script: Script) -> CommittedRows:
+def read_committed_rows_of_table(script: Script, rows: Sequence[MeasuredRow]) -> CommittedRows:
     """Return the rows of a script's tables that came from a repository's measurements, and the file
-    that they came from, "" if there are none. Raises `LoadError`."""
+    that they came from, "" if there are none. `rows` are those of the cache. Raises `LoadError`."""
     file, tables = "", []
     for table in read_dispatch_table(script).tables:
         entries = tuple(entry for entry in table.entries if entry.origin is not None)
         tables.append(table._replace(entries=entries))
         file = next((entry.origin for entry in entries if entry.origin), file)
-    fitted_rows = list_fitted_rows(script, tables)
+    adopted_rows = [replace(row, time="") for row in rows if row.cost]
+    fitted_rows = (row for row in list_fitted_rows(script, tables) if row not in adopted_rows)
     return CommittedRows(file, [*fitted_rows, *list_table_rows(script, tables)])
 
 
 def adopt_tables(cache: Tree, script: Script) -> None:
-    """Append the measurements that a script's directory brought from a package, so that a build
-    keeps them. Raises `CacheError` and `LoadError`."""
+    """Append the measurements and the fitted costs that a script's directory brought from a
+    package, so that a build keeps them. Raises `CacheError` and `LoadError`."""
     directory = os.path.basename(os.path.dirname(script.path))
     rows = read_rows(cache, directory)
     table_file = read_dispatch_table(script)
@@ -263,7 +269,13 @@ def adopt_tables(cache: Tree, script: Script) -> None:
         if refusal.program in numbers
     ]
     # Without a time they are older than any tuning here.
-    if new_rows := [row for row in arrivals if row not in rows]:
+    new_rows = [row for row in arrivals if row not in rows]
+    fitted_rows = list_fitted_rows(script, table_file.tables)
+    for _, costs in groupby(fitted_rows, key=lambda row: row.case_key):
+        # With a time they replace the costs of an earlier package.
+        if not are_recorded(script, rows, case := [*costs]):
+            new_rows += [replace(row, time=make_tuning_time(rows)) for row in case]
+    if new_rows:
         append_rows(cache, directory, new_rows)
 
 
@@ -391,7 +403,7 @@ def _select_latest(script: Script, rows: Iterable[MeasuredRow]) -> list[_Case]:
     cases: dict[tuple[str, str, str], dict[str, MeasuredRow]] = {}
     params = format_values(script.params)
     for row in rows:
-        if row.cost or row.target != script.target or format_values(row.params) != params:
+        if row.target != script.target or format_values(row.params) != params:
             continue
         case = cases.get(row.case_key, {})
         latest = next((each.time for each in case.values()), "")  # all of a case have one
@@ -409,7 +421,9 @@ def _select_latest(script: Script, rows: Iterable[MeasuredRow]) -> list[_Case]:
 
 def _find_key_sizes(script: Script, row: MeasuredRow) -> tuple[int, ...] | None:
     """Return the sizes of the dispatch keys in a row; None if the row is without one of them, as
-    after an edit of the keys."""
+    after an edit of the keys, or is a cost."""
+    if row.cost:
+        return None
     sizes = [row.sizes.get(key) for key in script.keys]
     # A bool is an int, and no size.
     return tuple(s for s in sizes if type(s) is int) if all(type(s) is int for s in sizes) else None

@@ -74,7 +74,7 @@ def refresh_merged_tables(cache: Tree, paths: Iterable[str]) -> None:
         with suppress(LoadError), wrap_oserror(path):
             script = read_script(path)
             rows = read_rows(cache, os.path.basename(os.path.dirname(path)))
-            write_table_files(script, rows, read_committed_rows_of_table(script))
+            write_table_files(script, rows, read_committed_rows_of_table(script, rows))
 
 
 def refresh_dispatcher(

@@ -44,7 +44,7 @@ def make_table_files(
     writing."""
     refusals = fold_refusals(rows)
     measurements = group_measurements(script, rows, refusals)
-    table_file = derive_tables(script, measurements, refusals, committed)
+    table_file = derive_tables(script, rows, measurements, refusals, committed)
     reports: dict[str, list[Measurement]] = {}
     for measurement in measurements:
         key = "-".join(map(str, measurement.key)) or "all"

@@ -80,8 +80,9 @@ class MeasuredRow(
 
     @property
     def case_key(self) -> tuple[str, str, str]:
-        """Return device, architecture and sizes, which all programs of a tuning's case share."""
-        return (self.device, self.arch, format_values(self.sizes))
+        """Return device, architecture and sizes, which all programs of a tuning's case share, or
+        all costs of a fit, whose sizes are ""."""
+        return (self.device, self.arch, "" if self.cost else format_values(self.sizes))
 
     @property
     def line(self) -> str:
