@@ -11,6 +11,7 @@ import pytest
 
 from support.processes import wait_until
 from tilusbuild.runtime import load
+from tilusbuild.runtime.device import get_cpu
 
 New = Callable[..., Any]
 
@@ -99,19 +100,20 @@ def test_tune_and_run_speak_of_one_thing(tune_project: New) -> None:
     assert found == [{"n": 100}, {"n": 5000}]
 
 
-def test_a_rule_by_hand_that_outranks_the_winner_is_said(tune_project: New) -> None:
+def test_a_rule_by_hand_or_a_fit_that_outranks_the_winner_is_said(tune_project: New) -> None:
     project = tune_project("slow", "fast", sizes=(100, 5000))
-    rule = 'table = [{ when = "n < 200", use = { mode = "slow" } }]'
-    dispatch = f'[script.scale.dispatch]\nkeys = ["n"]\n{rule}\n\n[script.scale.space]'
+    table = 'measured = "scale.jsonl"\ntable = [{ when = "n < 200", use = { mode = "slow" } }]'
+    dispatch = f'[script.scale.dispatch]\nkeys = ["n"]\n{table}\n\n[script.scale.space]'
     project.edit("tilus.toml", "[script.scale.space]", dispatch)
-    notes = [
-        line
-        for line in project.run("tune", "scale", "--cache", "warm").err.splitlines()
-        if "note:" in line
-    ]
-    assert notes == [
-        "note: scale cpu: at n=100 a call takes program 0, by hand (rule: n < 200), and not 1"
-    ]
+    device = {"target": "cpu", "device": get_cpu().name, "arch": "cpu", "params": {}}
+    cost = {**device, "cost": "1e-9 * n", "schedule": {"mode": "slow"}}
+    project.write("scale.jsonl", f'{{"schema": 1, "script": "scale"}}\n{json.dumps(cost)}\n')
+    err = project.run("tune", "scale", "--cache", "warm").err
+    by_hand, by_fit = (line for line in err.splitlines() if "note:" in line)
+    call = "note: scale cpu: at n={} a call takes program 0, "
+    assert by_hand == call.format(100) + "by hand (rule: n < 200), and not 1"
+    fit = "of the last `tilusbuild dispatch fit scale`"
+    assert by_fit == call.format(5000) + f"{fit} (measured at n = 5000), and not 1"
 
 
 def test_a_package_says_what_it_packs_without_measurements_of_its_code(tune_project: New) -> None:

@@ -346,28 +346,34 @@ def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str
 
 
 def _list_outranked(tuned: TunedInstance) -> Iterator[str]:
-    """Yield a message for each case whose winner no call gets, as a rule by hand decides."""
+    """Yield a message for each case whose winner no call gets, as a rule by hand decides, or the
+    repository has fitted costs of other programs."""
     from tilusbuild.runtime.errors import LoadError
     from tilusbuild.runtime.kernel import make_chooser
-    from tilusbuild.runtime.tables import read_dispatch_table
+    from tilusbuild.runtime.tables import DeviceTable, read_dispatch_table
     from tilusbuild.tune.bench.session import list_integers
 
-    chooser, _ = make_chooser(tuned.script, read_dispatch_table(tuned.script), tuned.device)
+    chooser, table = make_chooser(tuned.script, read_dispatch_table(tuned.script), tuned.device)
+    costs = table.fitted if isinstance(table, DeviceTable) else ()
+    fitted = {cost.program for cost in costs}
     for decision in tuned.decisions:
         try:
             choice = chooser.choose_program(list_integers(decision.case))
         except (LoadError, ValueError):
             continue  # a choice of a refused program, which `_list_complaints` reports
-        winner = decision.winner
-        if (
-            winner is not None
-            and choice.source == "table"
-            and choice.program != winner.program.index
-        ):
-            yield (
-                f"{tuned.script.label}: at {decision.case.label} a call takes program"
-                f" {choice.program}, by hand ({choice.why}), and not {winner.program.index}"
-            )
+        winner = None if decision.winner is None else decision.winner.program.index
+        if winner is None or winner == choice.program:
+            continue
+        if choice.source == "table":
+            reason = "by hand"
+        elif choice.program in fitted and winner not in fitted:
+            reason = f"of the last `{format_command('dispatch', 'fit', tuned.script.name)}`"
+        else:
+            continue
+        yield (
+            f"{tuned.script.label}: at {decision.case.label} a call takes program"
+            f" {choice.program}, {reason} ({choice.why}), and not {winner}"
+        )
 
 
 def _print_instance(tuned: TunedInstance) -> None:
