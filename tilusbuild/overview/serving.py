@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ class CoverageRow(NamedTuple):
     """The number of recorded calls; None without a record."""
 
 
-class DispatchOverview(Struct, frozen=True):
+class DispatchOverview(Struct, frozen=True, dict=True):
     """The dispatch of one built instance. `device` is this machine's for it, or None."""
 
     script: Script
@@ -72,7 +73,8 @@ class DispatchOverview(Struct, frozen=True):
         refused = explain_refusals(self.script.programs, self.refused)
         return Chooser(self.script, table, list_available_programs(self.script), refused)
 
-    def list_coverage(self) -> list[CoverageRow]:
+    @cached_property
+    def coverage(self) -> list[CoverageRow]:
         """Return the choices for the recorded sizes, most calls first; without a record those for
         the sizes in the manifest and for all measured sizes, without duplicates."""
         keys = self.script.keys
@@ -96,7 +98,7 @@ class DispatchOverview(Struct, frozen=True):
 
     def _find_unserved(self) -> Iterator[str]:
         """Yield the errors of calls at the known sizes."""
-        unserved = [row for row in self.list_coverage() if row.program is None]
+        unserved = [row for row in self.coverage if row.program is None]
         # Recorded sizes can be thousands: the one with most calls stands for all.
         if self.recorded is not None and len(unserved) > 1:
             calls = sum(row.calls or 0 for row in unserved)

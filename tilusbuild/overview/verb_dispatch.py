@@ -206,7 +206,7 @@ def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]
 def _format_shares(overview: DispatchOverview, recorded: RecordedSizes) -> str:
     """Return the share of the recorded calls that each source of a choice decides."""
     calls_of_source = Counter({"unknown sizes": recorded.other_calls})
-    for row in overview.list_coverage():
+    for row in overview.coverage:
         calls_of_source[row.source] += row.calls or 0
     shares = [
         f"{count / recorded.calls:.1%} by {source}"
@@ -222,7 +222,7 @@ def _show_coverage(arguments: DispatchArgs, overviews: Sequence[DispatchOverview
     from tilusbuild.table import format_table
 
     for number, overview in enumerate(overviews):
-        rows = overview.list_coverage()
+        rows = overview.coverage
         if arguments.json:
             for row in rows:
                 emit_line(CoverageLine(overview.script.label, *row))

@@ -109,7 +109,7 @@ def _collect_lines(project: Project, selection: PlanSelection) -> Iterator[JsonL
     for overview, lines in list_measurements(project, plan):
         yield from lines
         if overview.script.keys:
-            for row in overview.list_coverage():
+            for row in overview.coverage:
                 yield CoverageLine(overview.script.label, *row)
     timeline = read_timeline(project.cache.state_path)
     attempts = timeline.attempts if timeline else ()
