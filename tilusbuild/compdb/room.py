@@ -3,7 +3,7 @@
 BRINGS = {
     "verb": {
         "compdb": (
-            "write compile_commands.json for clangd and other editors",
+            "print compile_commands.json for clangd and other editors",
             "build",
             "compdb -o compile_commands.json",
             "tilusbuild.compdb.verb",
