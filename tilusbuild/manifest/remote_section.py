@@ -82,11 +82,7 @@ Share = Annotated[
 
 
 class RemoteSection(Table, frozen=True):
-    """A cache that other machines share, and workers that compile.
-
-    You can set each key in the environment, too, as `TILUSBUILD_REMOTE_CACHE` and so on, and in the
-    user's settings.
-    """
+    """A cache that other machines share, and workers that compile."""
 
     # What is secret, or a program to run, is not taken from a manifest, which may be someone
     # else's work: see `remote.user_settings`.
