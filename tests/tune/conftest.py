@@ -196,8 +196,9 @@ def scale_case(tmp_path: Path) -> tuple[Case, str]:
 
 @pytest.fixture(scope="session")
 def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with libcuda.so.1."""
+    """A directory with libcuda.so.1, which is libnvidia-ml.so.1, too."""
     directory = tmp_path_factory.mktemp("driver")
     source, library = Path(__file__).with_name("fake_gpu.c"), directory / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    (directory / "libnvidia-ml.so.1").symlink_to(library.name)
     return directory

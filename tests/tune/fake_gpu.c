@@ -4,6 +4,8 @@
    is launched through the driver is taken for fill(float *y, int n), whose block size says how it
    does: 32 slowly, 64 fast, 128 wrong, 256 with a fault. With FAKE_GPU_MORE it takes a struct of an int
    and a float more, which y is multiplied by, and a tensor map, and adds the variable `start`.
+   It is NVML, too: so many of its answers are that the power cap holds (FAKE_GPU_THROTTLED), or that
+   another process is on the GPU (FAKE_GPU_SHARED); FAKE_GPU_MIG makes the GPU an instance of one.
    With FAKE_GPU_IDLE kernels do nothing but have their launch noted: name, grid, block, shared memory
    and the first four parameters, 32 bits of each. The one that FAKE_GPU_FAULT names faults. */
 #include <stdint.h>
@@ -50,8 +52,10 @@ int cuGetErrorName(int status, const char **name) {
   *name = status == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_SOMETHING";
   return 0;
 }
+static unsigned contexts;
 int cuDevicePrimaryCtxRetain(void **context, int device) {
   (void)device;
+  contexts = 1;
   *context = (void *)1;
   return 0;
 }
@@ -164,6 +168,36 @@ int cuTensorMapEncodeTiled(unsigned char *map, int type, unsigned rank, void *ad
   (void)swizzle; (void)promotion; (void)filled;
   memcpy(map, &address, sizeof address);
   return 0;
+}
+
+/* NVML's handles are 1 for the GPU and 2 for an instance. */
+typedef struct { unsigned pid; unsigned long long memory; unsigned gpu, compute; } process;
+int nvmlInitWithFlags(unsigned flags) { return flags ? 2 : (int)setting("FAKE_GPU_NVML", 0); }
+int nvmlDeviceGetHandleByUUID(const char *uuid, uintptr_t *device) {
+  int instance = setting("FAKE_GPU_MIG", 0) != 0;
+  *device = 1 + instance;
+  return strcmp(uuid, instance ? "MIG-00010203-0405-0607-0809-0a0b0c0d0e0f"
+                               : "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f") ? 6 : 0;
+}
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(uintptr_t instance, uintptr_t *device) {
+  *device = 1;
+  return instance != 2;
+}
+int nvmlDeviceGetCurrentClocksEventReasons(uintptr_t device, uint64_t *reasons) {
+  static long answers;
+  /* Always: the clocks are a user's. */
+  *reasons = 2 | (contexts && ++answers <= setting("FAKE_GPU_THROTTLED", 0) ? 4 : 0);
+  return device != 1;
+}
+/* As in a container, the numbers are those of the host. The list after the context is made is not disturbed. */
+int nvmlDeviceGetComputeRunningProcesses_v3(uintptr_t device, unsigned *count, process *processes) {
+  static long lists;
+  unsigned room = *count, others = lists && lists <= setting("FAKE_GPU_SHARED", 0);
+  *count = contexts + others;
+  if (*count > room) return 7;
+  lists += contexts;
+  for (unsigned i = 0; i < *count; i++) processes[i].pid = 4000000 + i;
+  return device != 1 + (setting("FAKE_GPU_MIG", 0) != 0);
 }
 
 static int fill(unsigned threads, void **parameters) {

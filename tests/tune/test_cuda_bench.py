@@ -5,14 +5,17 @@ What cannot be seen here: how a real device behaves. tests/gpu has that.
 
 import itertools
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tilusbuild.process.local import LocalRunner
+from tilusbuild.tune.bench import bench as bench_module
 from tilusbuild.tune.bench.bench import DeviceBench, WorkerUnusableError
 from tilusbuild.tune.bench.devices import SPIN
+from tilusbuild.tune.bench.monitor import GpuMonitor
 from tilusbuild.tune.bench.work import Candidate, write_case
 
 Libraries = Callable[..., str]
@@ -84,7 +87,10 @@ def test_the_time_is_the_kernel_s_alone(gpu, scale_case, kernel) -> None:
     assert answer.note == ""
 
 
-def test_a_delay_that_is_too_short_is_doubled(gpu, scale_case, kernel, tmp_path) -> None:
+def test_a_delay_that_is_too_short_is_doubled(
+    gpu, scale_case, kernel, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setattr(bench_module, "_MAX_DROPPED", 0)
     bench = gpu(FAKE_GPU_HOST_NS="5000000")
     answer = bench.time_program(scale_case[0], kernel(1_000_000), 0, 0.0)
     spins = journal(tmp_path, "spin")
@@ -95,7 +101,8 @@ def test_a_delay_that_is_too_short_is_doubled(gpu, scale_case, kernel, tmp_path)
     assert answer.seconds is not None
 
 
-def test_latency_that_cannot_be_hidden_is_said(gpu, scale_case, kernel) -> None:
+def test_latency_that_cannot_be_hidden_is_said(gpu, scale_case, kernel, monkeypatch) -> None:
+    monkeypatch.setattr(bench_module, "_FIRST_PAUSE_SECONDS", 0.0)
     answer = gpu(FAKE_GPU_PTX="1").time_program(scale_case[0], kernel(700), 0, 0.0)
     assert answer.note == "launch latency shows"
 
@@ -113,6 +120,45 @@ def test_a_cold_sample_fills_twice_the_cache_before_each_launch(
     assert fills == [100 << 20] * len(fills)
     # One call warms up, and one in each of the worker's first two samples is an estimate.
     assert len(fills) == len(journal(tmp_path, "kernel")) - 3
+
+
+CAPPED = "the GPU's clocks were throttled (power cap)"
+SHARED = "another process was on the GPU"
+
+
+@pytest.mark.parametrize("mig", ["0", "1"])
+@pytest.mark.parametrize(("setting", "note"), [("THROTTLED", CAPPED), ("SHARED", SHARED)])
+def test_a_disturbed_sample_is_dropped(gpu, scale_case, kernel, setting, note, mig) -> None:
+    """Given three disturbed samples, of which the worker's first one counts in no case."""
+    pytest.importorskip("pynvml")
+    bench = gpu(**{f"FAKE_GPU_{setting}": "3", "FAKE_GPU_MIG": mig})
+    answer = bench.time_program(scale_case[0], kernel(700), 0, 0.0)
+    assert (answer.status, answer.note, answer.dropped) == ("ok", "", (note, note))
+    assert answer.cost > 0.05 + 0.1, "the pauses count"
+
+
+def test_nothing_is_waited_for_twice(gpu, scale_case, kernel, monkeypatch) -> None:
+    """Given a process that stays, then the first sample that counts follows five that do not."""
+    pytest.importorskip("pynvml")
+    monkeypatch.setattr(bench_module, "_FIRST_PAUSE_SECONDS", 0.0)
+    bench, case = gpu(FAKE_GPU_SHARED="1000"), scale_case[0]
+    answers = [bench.time_program(case, kernel(700), number, 0.0) for number in range(2)]
+    assert [answer.note for answer in answers] == [SHARED, SHARED]
+    assert [answer.dropped for answer in answers] == [(SHARED,) * 5, ()]
+
+
+def test_without_the_extra_nothing_is_seen(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monitor = GpuMonitor("00010203-0405-0607-0809-0a0b0c0d0e0f")
+    assert "tilusbuild[nvml]" in monitor.problem
+    assert monitor.find_disturbance() == ""
+
+
+def test_a_driver_without_nvml(gpu, scale_case, kernel) -> None:
+    pytest.importorskip("pynvml")
+    bench = gpu(FAKE_GPU_NVML="9")
+    assert bench.describe_device()["unwatched"] == "NVML: Driver Not Loaded"
+    assert bench.time_program(scale_case[0], kernel(700), 0, 0.0).note == ""
 
 
 def test_a_fault_is_a_launch_error_of_its_program_only(gpu, scale_case, kernel) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -115,6 +116,23 @@ def test_gpus_of_one_model_measure_together(directory: Path, monkeypatch) -> Non
     )
     assert "left out: name Other GPU, not Fake GPU" in done.stderr
     assert "2 sizes, 2 devices" in done.stderr
+
+
+def test_disturbed_samples_are_told_at_the_end(directory: Path, monkeypatch) -> None:
+    """Given clocks that are throttled when a worker begins, when a tuning is run again, which
+    measures nothing, then it says the same."""
+    pytest.importorskip("pynvml")
+    monkeypatch.setenv("FAKE_GPU_THROTTLED", "2")
+    environment = {**on_gpu(directory), "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = ("tune", "fill", "--size", "n=100", "--repeat", "4", "--cache", "warm")
+    first, again = (
+        run_python(COMMAND, *words, *more, cwd=directory, env=environment).stderr.splitlines()[-1]
+        for more in (["--fresh"], [])
+    )
+    assert re.fullmatch(
+        r"note: [0-9]+ samples? dropped: the GPU's clocks were throttled \(power cap\)", first
+    )
+    assert again == first
 
 
 def test_run_calls_one_on_the_device(directory: Path) -> None:

@@ -7,7 +7,8 @@ if all took as long; answers that were read from the log take no time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from tilusbuild.engine import events
@@ -19,6 +20,18 @@ from tilusbuild.tune.bench.bench import Answer
 _PAUSE = 0.1
 _PLAIN_PAUSE = 5.0
 _ERASE = "\r\x1b[2K"
+
+
+def list_sample_notes(answers: Iterable[Answer]) -> list[str]:
+    """Return a line for each reason why samples were dropped, or may be too long."""
+    answers = list(answers)
+    dropped = Counter(note for answer in answers for note in answer.dropped)
+    kept = Counter(answer.note for answer in answers if answer.note)
+    return [
+        f"{format_count(count, 'sample')} {verb}: {note}"
+        for verb, counts in (("dropped", dropped), ("kept", kept))
+        for note, count in counts.items()
+    ]
 
 
 class TuningReporter(Reporter):

@@ -34,6 +34,7 @@ from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.session import ROUNDS, list_integers
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.benches import LocalBenches
+from tilusbuild.tune.display import list_sample_notes
 from tilusbuild.tune.input_rules import find_input_rules
 
 
@@ -120,11 +121,12 @@ def run_program(
     seed: int,
     *,
     cold: bool,
-    on_unserved: Callable[[str], None],
+    on_note: Callable[[str], None],
 ) -> list[CallLine]:
     """Call a program at each size that it serves, with cold or warm caches; return a line for each.
-    `on_unserved` gets a message for each other size. Raises `InputError`, `TilusbuildError` for a
-    refused call, and `WorkerUnusableError` without a device."""
+    `on_note` gets a message for each other size, and for samples that were disturbed. Raises
+    `InputError`, `TilusbuildError` for a refused call, and `WorkerUnusableError` without a
+    device."""
     script = project.manifest.scripts[job.script]
     # Without a reference `run` times only; `tune` asks for --unchecked.
     unchecked = script.tune is None or not script.tune.judge_names
@@ -142,18 +144,23 @@ def run_program(
             )
             rule = serves and serves.explain_refusal(job.index, list_integers(case))
             if rule:
-                on_unserved(f"{job.label} does not serve {case.label}: {rule}")
+                on_note(f"{job.label} does not serve {case.label}: {rule}")
                 continue
             bench = DeviceBench(project.runner, kind, 0, {case.digest: directory}, limit=60.0)
             with closing(bench):
                 # A function returns no error.
                 has_error = check.function is not None and check.compare is None
-                calls.append(_call_program(bench, case, program, compared=has_error))
+                calls.append(_call_program(bench, case, program, on_note, compared=has_error))
     return calls
 
 
 def _call_program(
-    bench: DeviceBench, case: Case, program: Candidate, *, compared: bool
+    bench: DeviceBench,
+    case: Case,
+    program: Candidate,
+    on_note: Callable[[str], None],
+    *,
+    compared: bool,
 ) -> CallLine:
     """Call a program to check it, and take as many samples as `tune`; return the line. Raises
     `TilusbuildError` for a program that cannot be called or timed, and `WorkerUnusableError`."""
@@ -162,6 +169,8 @@ def _call_program(
     if check_answer.status not in (OK, INCORRECT):
         raise TilusbuildError(f"program {program.index}: {check_answer.status}: {check_answer.why}")
     samples = [bench.time_program(case, program, number, expected=0.0) for number in range(ROUNDS)]
+    for text in list_sample_notes(samples):
+        on_note(f"{case.label}: {text}")
     seconds = [sample.seconds for sample in samples if sample.seconds is not None]
     if not seconds:
         raise TilusbuildError(f"program {program.index}: {samples[0].status}: {samples[0].why}")

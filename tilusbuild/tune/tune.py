@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache import layout
@@ -61,7 +62,7 @@ from tilusbuild.tune.bench.session import (
 )
 from tilusbuild.tune.bench.work import CallScalar, Case, Work, make_work
 from tilusbuild.tune.benches import BenchSource, select_one_model
-from tilusbuild.tune.display import TuningReporter
+from tilusbuild.tune.display import TuningReporter, list_sample_notes
 from tilusbuild.tune.input_rules import find_input_rules
 
 
@@ -225,6 +226,8 @@ class TunedInstance(Struct, frozen=True):
     """Two cases of one bucket, by their labels; the first decides."""
     reasons_by_number: Mapping[int, str]
     """Why programs are chosen nowhere, by their numbers."""
+    notes: Sequence[str] = ()
+    """How many samples were disturbed, and by what."""
 
 
 def tune_script(
@@ -371,6 +374,10 @@ def tune_instance(
         display.begin_tuning(
             work.label, f"{device}, {caches}", len(work.programs), len(sizes), len(benches)
         )
+        if facts.get("unwatched"):
+            display.print_line(
+                f"throttled clocks and other processes are not seen: {facts['unwatched']}"
+            )
         decisions = decide_cases(
             session,
             work,
@@ -381,4 +388,7 @@ def tune_instance(
             publisher.refusals,
             publisher.list_winners(),
         )
-        return publisher.finish_tuning(project, decisions)
+        digests = {decision.case.digest for decision in decisions}
+        answers = [answer for (case, *_), answer in log.answers.items() if case in digests]
+        tuned = publisher.finish_tuning(project, decisions)
+        return replace(tuned, notes=list_sample_notes(answers))

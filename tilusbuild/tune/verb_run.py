@@ -75,17 +75,17 @@ def _run_program(
     program = build_program(project, plan, selection, job, display)
     try:
         cold = arguments.cache == "cold"
-        unserved: list[str] = []
+        notes: list[str] = []
         results = run_program(
-            project, job, program, sizes, arguments.seed, cold=cold, on_unserved=unserved.append
+            project, job, program, sizes, arguments.seed, cold=cold, on_note=notes.append
         )
     except MemoryError as error:
         raise input_error(
             f"the arrays of --size {' '.join(arguments.size)} do not fit in memory: {error}"
         ) from None
-    if unserved and not results:
-        raise input_error("\n".join(unserved), hint="--size names sizes that it serves")
-    for text in unserved:
+    if notes and not results:
+        raise input_error("\n".join(notes), hint="--size names sizes that it serves")
+    for text in notes:
         options.print_message(f"note: {text}\n")
     if arguments.json:
         for call in results:

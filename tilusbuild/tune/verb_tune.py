@@ -314,7 +314,7 @@ def _show_results(
     for text in complaints:
         print_message(f"error: {text}\n")
     for instance in tuned:
-        for text in _list_outranked(instance):
+        for text in (*instance.notes, *_list_outranked(instance)):
             print_message(f"note: {text}\n")
     for name in dict.fromkeys(instance.script.name for instance in tuned):
         section = project.manifest.scripts.get(name)

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import tilusbuild
@@ -53,6 +54,11 @@ _TIMES_BEST = 10
 # What a sample may take beyond its calls, on a machine that has much else to do.
 _GRACE_SECONDS = 10.0
 
+# A disturbed sample is dropped, and the device gets a pause, which doubles: 1.5 seconds in all. The
+# first is that of nvbench after a sample with throttled clocks.
+_MAX_DROPPED = 5
+_FIRST_PAUSE_SECONDS = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -66,7 +72,9 @@ class Answer:
     error: float = 0.0
     """The largest absolute error that a check found."""
     note: str = ""
-    """What is odd about a sample: its launch latency shows."""
+    """Why a sample may be too long: its launch latency shows, or the device was disturbed."""
+    dropped: tuple[str, ...] = ()
+    """The notes of the samples that were taken before this one and dropped."""
     faulted: bool = False
     """Whether a launch error came of what the kernel did: the call was not refused, it ran."""
 
@@ -129,6 +137,8 @@ class DeviceBench:
         self._worker: Resident | None = None
         self._case_digest: str | None = None
         self._has_run_programs = False
+        self._patience = _MAX_DROPPED
+        """How many samples may be dropped before the next one that counts."""
         self._turn = "", 0
         """The case of the last sample, and how many workers its samples have used up."""
 
@@ -161,7 +171,22 @@ class DeviceBench:
         # With the time of an earlier sample the limit is shorter, so that a hang ends sooner.
         limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
         request = {"do": "time", "library": program.library, "warmup": self._warmup}
-        return self._ask_and_confirm(case, request, limit)
+        return self._drop_disturbed(partial(self._ask_and_confirm, case, request, limit))
+
+    def _drop_disturbed(self, take_sample: Callable[[], Answer]) -> Answer:
+        """Return a sample without a note, else the last one that patience allows. The others are
+        dropped, and each is followed by a pause."""
+        answer, dropped = take_sample(), list[str]()
+        cost = answer.cost
+        while answer.note and len(dropped) < self._patience:
+            pause = _FIRST_PAUSE_SECONDS * 2 ** len(dropped)
+            dropped.append(answer.note)
+            time.sleep(pause)
+            answer = take_sample()
+            cost += pause + answer.cost
+        # What did not end in this time may be there for the whole tuning.
+        self._patience = 0 if answer.note else _MAX_DROPPED
+        return replace(answer, cost=cost, dropped=tuple(dropped))
 
     def _ask_and_confirm(self, case: Case, request: dict[str, Any], limit: float) -> Answer:
         """Ask about a program. A crash or launch error in a worker that other programs had used

@@ -8,7 +8,8 @@ small kernel of ours keeps the device busy while the host queues what is to be t
 held is seen from the first event, which must not have happened when the last launch was queued;
 else the delay is doubled and the sample repeated. Cold samples follow a write of as much memory as
 the caches hold: on a GPU twice the L2 cache, at least 64 MB. Price: a GPU that heat slows down is
-measured as it is; all programs are alike slow then, as rounds go through them there and back.
+measured as it is if waiting does not help (`bench.py`); all programs are alike slow then, as rounds
+go through them there and back.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tilusbuild.runtime.cuda_driver import L2_CACHE_SIZE, NOT_READY, CudaDriver
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.errors import DriverError
 from tilusbuild.runtime.regular import try_read_text
+from tilusbuild.tune.bench.monitor import GpuMonitor
 from tilusbuild.tune.bench.work import WORKSPACE, CaseArgument
 
 _C_TYPES = {"bool": ctypes.c_bool, "f32": ctypes.c_float, "f64": ctypes.c_double}
@@ -159,8 +161,8 @@ class HostDevice:
         *,
         cold: bool,
         restore: Callable[[], None] | None = None,
-    ) -> tuple[float, bool]:
-        """Return the mean seconds of a call, and True: no call waits for the host. `restore` is
+    ) -> tuple[float, str]:
+        """Return the mean seconds of a call, and "": no disturbance is known. `restore` is
         called before each call, outside of the time."""
         # The first call also faults in pages and warms the branch predictor.
         estimate = _time_one_call(call, restore)
@@ -169,14 +171,14 @@ class HostDevice:
             if restore is not None:
                 restore()
             self._evict_caches()
-            return _time_one_call(call), True
+            return _time_one_call(call), ""
         launches = count_launches(estimate, _CPU_SPAN, _MAX_CPU_CALLS)
         if restore is not None:
-            return sum(_time_one_call(call, restore) for _ in range(launches)) / launches, True
+            return sum(_time_one_call(call, restore) for _ in range(launches)) / launches, ""
         start = time.perf_counter()
         for _ in range(launches):
             call()
-        return (time.perf_counter() - start) / launches, True
+        return (time.perf_counter() - start) / launches, ""
 
     def _evict_caches(self) -> None:
         """Write as much memory as the largest cache holds."""
@@ -247,13 +249,15 @@ class CudaDevice:
         self._call_driver("cuInit", 0)
         context = ctypes.c_void_p()
         self._device = self._driver.get_device(index)
+        self._uuid = self._read_uuid()
+        self._monitor = GpuMonitor(self._uuid)
         # The primary context is the one that a library's runtime calls use, too.
         self._call_driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
         self._call_driver("cuCtxSetCurrent", context)
+        self._monitor.note_context()
         stream = ctypes.c_void_p()
         self._call_driver("cuStreamCreate", ctypes.byref(stream), 1)  # CU_STREAM_NON_BLOCKING
         self.stream = stream.value or 0
-        self._uuid = self._read_uuid()
         self._spin = self._load_spin()
         self._flush: tuple[int, int] | None = None
         self._events: list[ctypes.c_void_p] = []
@@ -300,9 +304,10 @@ class CudaDevice:
             "kind": "cuda",
             "name": self._driver.get_name(self._device),
             "arch": self._driver.get_arch(self._device),
-            "id": self._uuid,
+            "id": f"GPU-{self._uuid}",  # as nvidia-smi writes it
             "driver": self._driver.get_version(),
             "count": self._driver.count_devices(),
+            "unwatched": self._monitor.problem,
         }
 
     def time_call(
@@ -311,10 +316,10 @@ class CudaDevice:
         *,
         cold: bool,
         restore: Callable[[], None] | None = None,
-    ) -> tuple[float, bool]:
-        """Return the mean seconds of a launch, and whether all launches were queued before the
-        device reached the first. `restore` is queued before each launch, outside of the time.
-        Raises `LaunchError`."""
+    ) -> tuple[float, str]:
+        """Return the mean seconds of a launch, and why they may be too many: the launches were not
+        queued before the device reached the first, or something disturbed the device. `restore` is
+        queued before each launch, outside of the time. Raises `LaunchError`."""
         # What is queued before each launch, outside of its time.
         steps = [*([restore] if restore else []), *([self._evict_caches] if cold else [])]
         estimate, _ = self._time_launches(call, 1, steps if restore else [], delay=0)
@@ -329,7 +334,8 @@ class CudaDevice:
                 break
             # The host was late: hold the device longer before it begins.
             delay *= 2
-        return seconds, is_hidden
+        note = self._monitor.find_disturbance()
+        return seconds, note if is_hidden else "launch latency shows"
 
     def _time_launches(
         self,
@@ -422,7 +428,7 @@ class CudaDevice:
         self._call_driver("cuLaunchKernel", self._spin, *sizes, nothing, stream, parameters, None)
 
     def _read_uuid(self) -> str:
-        """Return the UUID of the GPU, as nvidia-smi writes it."""
+        """Return the UUID of the GPU, or of the instance of one (MIG)."""
         raw = ctypes.create_string_buffer(16)
         self._call_driver("cuDeviceGetUuid_v2", raw, self._device)
-        return f"GPU-{uuid.UUID(bytes=raw.raw)}"
+        return str(uuid.UUID(bytes=raw.raw))

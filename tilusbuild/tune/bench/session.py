@@ -294,6 +294,7 @@ def parse_answer(line: Mapping[str, Any]) -> tuple[QuestionKey, Answer]:
             why=str(line["why"]),
             error=float(line.get("error", 0.0)),
             note=str(line["note"]),
+            dropped=tuple(map(str, line.get("dropped", ()))),
             faulted=line.get("faulted") is True,
         )
     except (KeyError, TypeError, OverflowError) as error:
