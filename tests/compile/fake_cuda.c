@@ -216,7 +216,7 @@ static void parameters_text(char *text, void **parameters) {
   snprintf(kinds, sizeof kinds, "%s", described ? described : "");
   char *rest = kinds, *kind;
   for (int i = 0; (kind = strsep(&rest, " ")) && *kind; i++) {
-    char one[64];
+    char one[256];
     if (!strcmp(kind, "f32")) snprintf(one, sizeof one, " %g", *(float *)parameters[i]);
     else if (!strcmp(kind, "f64")) snprintf(one, sizeof one, " %g", *(double *)parameters[i]);
     else if (!strcmp(kind, "i32")) snprintf(one, sizeof one, " %d", *(int *)parameters[i]);
@@ -254,7 +254,7 @@ int cuLaunchKernelEx(const launch_config *asked, void *kernel, void **parameters
   START("cuLaunchKernelEx");
   parameters_text(text, parameters);
   for (unsigned i = 0; i < asked->count; i++) {
-    char one[64];
+    char one[256];
     const unsigned *cluster = asked->attributes[i].value.cluster;
     if (asked->attributes[i].id == 4) snprintf(one, sizeof one, " cluster=%u,%u,%u", cluster[0], cluster[1], cluster[2]);
     else snprintf(one, sizeof one, " %d=%d", asked->attributes[i].id, asked->attributes[i].value.enabled);

@@ -1,6 +1,7 @@
 """The kernel pipeline's launcher against a driver that writes down what it is asked."""
 
 import os
+import struct
 import types
 from typing import Any
 
@@ -11,7 +12,7 @@ from support.recipes import SAXPY, make_recipe
 from tilusbuild.compile.checks import find_launch_problem
 from tilusbuild.compile.launcher import format_launcher
 from tilusbuild.expr import parse_expression
-from tilusbuild.signature.model import NULL, Tile
+from tilusbuild.signature.model import NULL, Tile, make_struct_parameter
 
 TENSOR = {"dtype": "f32", "shape": [1000]}
 SECOND = {**TENSOR, "data": 2 << 20}
@@ -40,6 +41,28 @@ def test_parameters_of_the_kernel_may_be_others_and_null(driver, link):
     # then the driver gets those parameters.
     (line,) = driver.lines("launch")
     assert line.endswith("parameters: 1 (nil) 0x200000 1000")
+
+
+def test_a_parameter_may_be_a_struct_of_values(driver, link):
+    # Given a kernel that takes a tensor and numbers as one struct, and a number alone,
+    recipe = make_recipe()
+    dtype = "struct Rows { void* data; f32 a; i64 bytes; i16 tiles[2] }"
+    values = tuple(map(parse_expression, ("x", "a", "n * 4", "cdiv(n, 256)", "7")))
+    rows = make_struct_parameter(dtype, values)
+    half = make_struct_parameter("struct Half { i32 n }", (parse_expression("n // 2"),))
+    signature = replace(
+        recipe.signature, chosen_parameters=(rows, *recipe.signature.arguments[2:], half)
+    )
+    library = link(replace(recipe, signature=signature))
+    more = [1.0, {**TENSOR, "shape": [1 << 24]}, {**SECOND, "shape": [1 << 24]}]
+    # when it is called with values that fit their members, and with others,
+    environment = {"FAKE_CUDA_PARAMETERS": "bytes32 ptr i32 i32"}
+    answer = driver.call(library, CALL, {"packed": more}, environment=environment)
+    # then the driver gets the members as C lays them out, and no number that is cut.
+    (line,) = driver.lines("launch")
+    packed = struct.pack("<Qf4xqhh4x", 0x100000, 1.0, 4000, 4, 7)
+    assert line.endswith(f"parameters: {packed.hex()} 0x200000 1000 500")
+    assert answer.answers[1] == [-1, "saxpy: Rows.tiles[0] is 65536, outside -32768..32767"]
 
 
 def test_the_code_is_loaded_once_for_all_threads(driver, link):

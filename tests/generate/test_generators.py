@@ -365,11 +365,15 @@ def test_a_cubin_is_linked_without_nvcc(tmp_path: Path) -> None:
     [
         (('"mine.cubin"', '"gen.py"'), "error: the cubin is none"),
         (('"n", None', '"m"'), 'its parameter "m" is not one of args'),
+        (('"n", None', 'Packed("struct P { i32 n }", ("n", 1))'), "P has 1 members, not 2"),
+        (('"n", None', 'Packed("struct P { f32 n }", ("n",))'), "P.n is a f32, not n"),
+        (('"n", None', 'Packed("struct P { i32 n }", ("m",))'), 'unknown name "m"'),
     ],
 )
 def test_a_wrong_cubin_is_one_error(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     manifest = MANIFEST.replace('"cpu"', '"sm_80"') + 'device-compiler = "none"\n'
-    project = Project(tmp_path).write_all({"tilus.toml": manifest, "kernels/gen.py": CUBIN})
+    source = CUBIN.replace("import Cubin", "import Cubin, Packed")
+    project = Project(tmp_path).write_all({"tilus.toml": manifest, "kernels/gen.py": source})
     project.write("kernels/mine.cubin", "")
     project.edit("kernels/gen.py", *change)
     completed = project.run("build", status=None)

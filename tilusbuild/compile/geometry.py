@@ -14,7 +14,7 @@ from msgspec import Struct
 from tilusbuild.compile import kernel_names
 from tilusbuild.compile.model import Launch, Recipe
 from tilusbuild.expr import Expr, ExprError, Value
-from tilusbuild.signature.model import Signature, Tile
+from tilusbuild.signature.model import Signature, Tile, list_packed_values
 
 INT64_LIMITS = (-(1 << 63), (1 << 63) - 1)
 _SIZE_NAMES = ("grid.x", "grid.y", "grid.z", "block.x", "block.y", "block.z", "smem")
@@ -131,8 +131,8 @@ def collect_map_numbers(name: str, tile: Tile) -> dict[str, Expr | None]:
 
 
 def _collect_numbers(launch: Launch, signature: Signature) -> _LaunchNumbers:
-    """Return the numbers of a launch and of its tensor maps by name, in the order of their slots.
-    None stands for the default (`_DEFAULT_NUMBERS`)."""
+    """Return the numbers of a launch, of structs that the launcher makes, and of tensor maps by
+    name, in the order of their slots. None stands for the default (`_DEFAULT_NUMBERS`)."""
     for sizes in (launch.grid, launch.block):
         if not 1 <= len(sizes) <= 3:
             raise ValueError(f"grid and block have 1 to 3 sizes, not {len(sizes)}")
@@ -141,6 +141,12 @@ def _collect_numbers(launch: Launch, signature: Signature) -> _LaunchNumbers:
         expressions += _pad_to_three(launch.cluster)
         expressions += [launch.cooperative, launch.pdl, launch.carve_out]
     numbers = dict(zip(list_launch_numbers(launch), expressions, strict=True))
+    packed = list_packed_values(signature)
+    numbers |= {
+        f"parameters.{at}.{value.name}": value.expression
+        for at, value in enumerate(packed)
+        if value.argument is None
+    }
     for name, tile in signature.tensor_maps:
         numbers |= collect_map_numbers(name, tile)
     return numbers

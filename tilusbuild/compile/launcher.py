@@ -31,7 +31,7 @@ from tilusbuild.expr import write_c_prelude
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, get_scalar_type
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.runtime.structs import StructType, is_struct, parse_struct
-from tilusbuild.signature.model import ANY_SHAPE, Argument, Signature
+from tilusbuild.signature.model import ANY_SHAPE, Argument, Signature, list_packed_values
 
 EXPORTS = ("__tvm_ffi_launch", "launch", "launch_error")
 """The functions that every `lib.so` exports."""
@@ -69,7 +69,8 @@ def format_launcher(recipe: Recipe) -> str:
         geometry_texts = list(zip(geometry.c_expressions, geometry.sources, strict=True))
     if launch is not None:
         # The numbers of tensor maps follow: they depend on constants alone, and need no C.
-        del geometry_texts[len(list_launch_numbers(launch)) :]
+        computed = [v for v in list_packed_values(recipe.signature) if v.argument is None]
+        del geometry_texts[len(list_launch_numbers(launch)) + len(computed) :]
     return _format_source(
         kind,
         strip_template_arguments(recipe.symbol),
@@ -94,6 +95,8 @@ def _list_features(kind: LauncherKind, signature: Signature, has_attributes: boo
         features.append(_PARAMETERS)
         if signature.tensor_maps:
             features.append(_MAPS)
+        if signature.packed:
+            features.append(_PACKED)
     return features
 
 
@@ -190,8 +193,9 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
     "TL_NEW_FLOATS": lambda argument: argument.dtype in ("f8e8m0", "f4e2m1x2"),
 }
 _ATTRIBUTES = "TL_ATTRIBUTES"  # of a launch with attributes
-# Of kernels whose parameters are not the arguments' values, and of tensor maps.
-_PARAMETERS, _MAPS = "TL_PARAMETERS", "TL_TENSOR_MAPS"
+# Of kernels whose parameters are not the arguments' values, of tensor maps, and of structs that the
+# launcher makes.
+_PARAMETERS, _MAPS, _PACKED = "TL_PARAMETERS", "TL_TENSOR_MAPS", "TL_PACKED"
 _CONSTANTS = "TL_CONSTANTS"  # of arguments that are copied to variables of the device code
 
 

@@ -17,9 +17,16 @@ from tilusbuild.compile.geometry import (
     map_arguments_to_c,
 )
 from tilusbuild.expr import Expr, ExprError
-from tilusbuild.runtime.dtypes import DataType, get_integer_limits, get_scalar_type
+from tilusbuild.runtime.dtypes import POINTER, DataType, get_integer_limits, get_scalar_type
 from tilusbuild.runtime.structs import is_struct, parse_struct
-from tilusbuild.signature.model import ANY_SHAPE, NULL, Argument, Dim, Signature
+from tilusbuild.signature.model import (
+    ANY_SHAPE,
+    NULL,
+    Argument,
+    Dim,
+    Signature,
+    list_packed_values,
+)
 
 
 class StringTable:
@@ -164,10 +171,11 @@ def _format_number_table(
 
 
 def format_parameter_tables(signature: Signature, first_slot: int, strings: StringTable) -> str:
-    """Return the C tables of the kernel's parameters and of the tensor maps. The numbers of the
-    maps begin at `first_slot` of `tilus_constants`. Names are added to `strings`."""
-    # A number from 0 on is an argument's value; -1 is the first map, -2 the second, …; behind the
-    # last map is the null pointer.
+    """Return the C tables of the kernel's parameters, of the tensor maps, and of the structs that
+    the launcher makes. The numbers of the maps begin at `first_slot` of `tilus_constants`. Names
+    are added to `strings`."""
+    # A number from 0 on is an argument's value, and behind the arguments a place of 8 bytes in the
+    # structs; -1 is the first map, -2 the second, …; behind the last map is the null pointer.
     number_of = {argument.name: index for index, argument in enumerate(signature.value_arguments)}
     rows = []
     slot = first_slot
@@ -181,12 +189,28 @@ def format_parameter_tables(signature: Signature, first_slot: int, strings: Stri
         rows.append(f"  {{{strings.add_text(name)}, {', '.join(map(str, fields))}}},")
         slot += len(collect_map_numbers(name, tile))
     number_of[NULL.name] = -1 - len(rows)
+    members = []
+    computed = 0
+    packed_size = 0
+    for value in list_packed_values(signature):
+        number_of.setdefault(
+            value.parameter.name, len(signature.value_arguments) + value.offset // 8
+        )
+        source = number_of[value.argument.name] if value.argument is not None else -1 - computed
+        computed += value.argument is None
+        size = 8 if value.dtype == POINTER else get_scalar_type(value.dtype).bytes
+        low, high = map(format_c_int, get_integer_limits(value.dtype) or (0, 0))
+        cells = (strings.add_text(value.name), value.offset, size, source, low, high)
+        members.append(f"  {{{', '.join(map(str, cells))}}},")
+        packed_size = value.offset // 8 + 1
     parameters = [number_of[argument.name] for argument in signature.parameters]
     return "\n".join(
         [
             f"enum {{ TL_PARAMETER_COUNT = {len(parameters)}, TL_MAP_COUNT = {len(rows)} }};",
             *_format_number_table("int16_t", "tl_parameters", parameters, 0, always=True),
             *(["static const tl_map_of tl_maps[] = {", *rows, "};"] if rows else []),
+            f"enum {{ TL_PACKED_SIZE = {packed_size}, TL_COMPUTED_COUNT = {computed} }};",
+            *(["static const tl_member_of tl_members[] = {", *members, "};"] if members else []),
             "",
         ]
     )

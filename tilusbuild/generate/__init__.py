@@ -22,6 +22,16 @@ class Target:
     """What expressions call `arch.*`, by name: `smem_per_block`."""
 
 
+@dataclass(frozen=True)
+class Packed:
+    """A parameter of the kernel that is a struct of values of a call."""
+
+    type: str
+    """As `args` writes it: `struct Rows { void* data; i32 rows }`."""
+    values: tuple[int | str, ...]
+    """For each member an argument's name, or an expression."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Generated:
     """The parts of a program that take precedence over the manifest. Sizes are numbers, or
@@ -29,8 +39,9 @@ class Generated:
 
     symbol: str | None = None
     """The kernel's name."""
-    parameters: tuple[str | None, ...] | None = None
-    """The kernel's parameters in order: names of arguments, and None for a null pointer."""
+    parameters: tuple[str | Packed | None, ...] | None = None
+    """The kernel's parameters in order: names of arguments, structs, and None for a null pointer.
+    """
     grid: tuple[int | str, ...] | None = None
     block: tuple[int | str, ...] | None = None
     smem: int | str | None = None

@@ -28,7 +28,13 @@ from tilusbuild.manifest.script_sections import (
 from tilusbuild.manifest.sections import check_macro_value
 from tilusbuild.manifest.table import ValueFault
 from tilusbuild.runtime.structs import is_struct, parse_struct
-from tilusbuild.signature.model import NULL, Argument, Signature
+from tilusbuild.signature.model import (
+    NULL,
+    Argument,
+    Signature,
+    list_packed_values,
+    make_struct_parameter,
+)
 from tilusbuild.space.model import Schedule, SpaceError, SpaceSpec
 from tilusbuild.space.space import Space
 
@@ -255,19 +261,30 @@ class ProgramTexts:
         return replace(launch, **bound)
 
     def select_parameters(
-        self, signature: Signature, names: Sequence[str | None] | None
+        self, signature: Signature, chosen: Sequence[str | Mapping[str, Any] | None] | None
     ) -> Signature:
-        """Return a signature with the kernel's parameters that a generator has named, if any; None
-        is a null pointer. Raises `InputError`."""
-        if names is None:
+        """Return a signature with the kernel's parameters that a generator has named, if any: None
+        is a null pointer, and a mapping has the fields of a `Packed`. Raises `InputError`."""
+        if chosen is None:
             return signature
         known: dict[str | None, Argument] = {a.name: a for a in signature.arguments}
         known[None] = NULL
-        for name in names:
-            if name not in known:
-                place = self._manifest.locate_value("script", self._script, "generator")
-                raise input_error(f'its parameter "{name}" is not one of args', place=place)
-        return replace(signature, chosen_parameters=tuple(known[name] for name in names))
+
+        def select(parameter: str | Mapping[str, Any] | None) -> Argument:
+            if isinstance(parameter, Mapping):
+                values = tuple(map(self.bind_expression, parameter["values"]))
+                return make_struct_parameter(parameter["type"], values)
+            if parameter not in known:
+                raise ValueError(f'"{parameter}" is not one of args')
+            return known[parameter]
+
+        try:
+            selected = replace(signature, chosen_parameters=tuple(map(select, chosen)))
+            list_packed_values(selected)
+        except (ExprError, ValueError) as error:
+            place = self._manifest.locate_value("script", self._script, "generator")
+            raise input_error(f"its parameter {error}", place=place) from None
+        return selected
 
 
 def format_launch(launch: Launch | None) -> list[str]:

@@ -6,12 +6,14 @@ Each argument has a canonical text: its line in `program.txt`, which the program
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.expr import Expr, parse_expression
-from tilusbuild.runtime.dtypes import POINTER
+from tilusbuild.runtime.dtypes import POINTER, get_integer_limits
+from tilusbuild.runtime.structs import parse_struct
 
 Dim = str | int | Expr
 """A dimension in a shape: a bare name, a literal, or an expression over names."""
@@ -105,6 +107,8 @@ class Argument(Struct, frozen=True):
     """The size of a workspace: memory that a call may leave out. None for other arguments."""
     zeroed: bool = False
     """Whether the launcher fills a workspace with zeros before each launch."""
+    values: tuple[Expr, ...] = ()
+    """Of the members of a struct that the launcher makes, which is a parameter and no argument."""
 
     @property
     def is_passed(self) -> bool:
@@ -195,6 +199,11 @@ class Signature(Struct, frozen=True):
         return tuple(argument for argument in self.arguments if argument.constant)
 
     @property
+    def packed(self) -> tuple[Argument, ...]:
+        """Return the parameters that the launcher makes of the arguments, in order."""
+        return tuple(argument for argument in self.chosen_parameters or () if argument.values)
+
+    @property
     def parameters(self) -> tuple[Argument, ...]:
         """Return the kernel's parameters, in order."""
         if self.chosen_parameters is not None:
@@ -214,3 +223,51 @@ class Signature(Struct, frozen=True):
     def format_text(self) -> str:
         """Return the canonical text: a line for each argument, each ended by a newline."""
         return "".join(argument.format_line() + "\n" for argument in self.arguments)
+
+
+def make_struct_parameter(dtype: str, values: tuple[Expr, ...]) -> Argument:
+    """Return a parameter that the launcher makes. Raises `ValueError` for another number of values
+    than the struct has."""
+    parsed = parse_struct(dtype)
+    if len(values) != len(parsed.scalars):
+        raise ValueError(f"{parsed.name} has {len(parsed.scalars)} members, not {len(values)}")
+    name = f"{dtype} of ({', '.join(value.canonical for value in values)})"
+    return Argument(name, dtype, values=values)
+
+
+class PackedValue(NamedTuple):
+    """A value in a struct that the launcher makes."""
+
+    name: str
+    dtype: str
+    parameter: Argument
+    offset: int
+    """Bytes from the start of all structs of the signature: each begins at a multiple of 8."""
+    expression: Expr
+    argument: Argument | None
+    """The argument whose bytes it is; None for a number to compute."""
+
+
+def list_packed_values(signature: Signature) -> list[PackedValue]:
+    """Return the values in the structs that the launcher makes. Raises `ValueError` for a value
+    that is not of its member's type."""
+    arguments = {argument.name: argument for argument in signature.value_arguments}
+    packed = []
+    start = 0
+    for parameter in signature.packed:
+        parsed = parse_struct(parameter.dtype)
+        offsets = [m.offset + i * m.bytes for m in parsed.members for i in range(m.elements or 1)]
+        rows = zip(parsed.scalars, offsets, parameter.values, strict=True)
+        for (member, member_name), offset, value in rows:
+            argument = arguments.get(value.canonical)
+            if argument is not None and argument.is_tensor:
+                has_bytes = member.dtype == POINTER
+            else:
+                has_bytes = argument is not None and argument.dtype == member.dtype
+            name = f"{parsed.name}.{member_name}"
+            if not has_bytes and get_integer_limits(member.dtype) is None:
+                raise ValueError(f"{name} is a {member.dtype}, not {value.canonical}")
+            source = argument if has_bytes else None
+            packed.append(PackedValue(name, member.dtype, parameter, start + offset, value, source))
+        start += -(-parsed.size // 8) * 8
+    return packed

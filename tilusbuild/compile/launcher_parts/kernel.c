@@ -181,6 +181,23 @@ static int tl_encode(const tl_call *call, int which, tl_map *map) {
 }
 
 #endif
+#ifdef TL_PACKED
+/* Writes the structs that the kernel takes and no caller passes. */
+static int tl_pack(const tl_call *call, const int64_t *g, tl_value *packed) {
+  memset(packed, 0, TL_PACKED_SIZE * sizeof *packed);
+  for (size_t i = 0; i < sizeof tl_members / sizeof *tl_members; i++) {
+    const tl_member_of *member = &tl_members[i];
+    const int64_t *number = &g[TL_GEOMETRY - 1 - member->from];
+    if (member->from < 0 && (*number < member->low || *number > member->high))
+      return tl_fail("ValueError", "%s is %lld, outside %lld..%lld", tl_strings + member->name, (long long)*number,
+                     (long long)member->low, (long long)member->high);
+    memcpy((char *)packed + member->offset, member->from < 0 ? (const void *)number : &call->value[member->from],
+           member->bytes);
+  }
+  return 0;
+}
+
+#endif
 #ifdef TL_CONSTANTS
 static int tl_fill(const tl_call *call, int ordinal, void *stream);
 
@@ -193,7 +210,12 @@ static int tl_zero(void *memory, size_t bytes, void *stream) {
 
 #endif
 static int tl_start(tl_call *call, void *stream, int stream_given) {
+#ifdef TL_PACKED
+  int64_t g[TL_GEOMETRY + TL_COMPUTED_COUNT];
+  tl_value packed[TL_PACKED_SIZE];
+#else
   int64_t g[TL_GEOMETRY];
+#endif
 #ifdef TL_CONSTANTS
   static pthread_mutex_t filling = PTHREAD_MUTEX_INITIALIZER;
 #endif
@@ -208,6 +230,9 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
   int error, ordinal = 0, pushed;
   if ((error = tl_geometry(call->number, g))) return error;
   if ((error = tl_check_geometry(call, g))) return error > 0 ? 0 : error;
+#ifdef TL_PACKED
+  if ((error = tl_pack(call, g, packed))) return error;
+#endif
   if ((error = tl_ready())) return error;
   if (stream_given) {
     tl_context current = NULL;
@@ -223,6 +248,9 @@ static int tl_start(tl_call *call, void *stream, int stream_given) {
   for (int i = 0; i < TL_PARAMETER_COUNT; i++) {
     int from = tl_parameters[i];
     if (from < 0) parameters[i] = &null;
+#ifdef TL_PACKED
+    else if (from >= TL_ARGUMENTS) parameters[i] = &packed[from - TL_ARGUMENTS];
+#endif
     else parameters[i] = tl_struct_bytes[from] ? call->value[from].pointer : &call->value[from];
   }
 #else

@@ -71,6 +71,15 @@ typedef struct {
 } tl_map_of;
 
 #endif
+#ifdef TL_PACKED
+typedef struct {
+  uint32_t name;
+  uint16_t offset, bytes; /* in the structs that the launcher makes */
+  int16_t from;           /* an argument; or -1, -2, …: a number that tl_geometry computes */
+  int64_t low, high;      /* of such a number */
+} tl_member_of;
+
+#endif
 #ifdef TL_CONSTANTS
 typedef struct {
   uint32_t variable;        /* of the device code */
