@@ -7,15 +7,20 @@ the answer before (`reads.py`). What the generator prints is dropped.
 
 from __future__ import annotations
 
+import ast
 import base64
 import dataclasses
+import hashlib
 import importlib.machinery
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Mapping
+from importlib import metadata
+from math import lcm
 from operator import index
 from typing import Any
 
@@ -24,6 +29,9 @@ from tilusbuild.generate import Cubin, Generated, Source, Target
 from tilusbuild.generate.reads import NO_NETWORK, ReadsNoter, UncachedLoader
 from tilusbuild.process.resident import serve_requests
 from tilusbuild.runtime.dtypes import DTYPES
+
+# A rule that makes an argument, or a tensor's address, divisible.
+_DIVISIBLE = re.compile(r"(\w+) % (\d+) == 0|align\((\w+)\) >= (\d+)|align\((\w+)\) % (\d+) == 0")
 
 
 class GeneratorError(Exception):
@@ -74,9 +82,16 @@ class LanguageArgument:
     """An argument of the manifest."""
 
     dtype: str
-    is_tensor: bool
     align: int
     """Bytes that its address is a multiple of; 0 for no more than an element's."""
+    dims: tuple[int | str, ...] | None
+    """The shape of a tensor: numbers, and expressions over arguments. None for a scalar."""
+    strides: tuple[int | str, ...] | None
+    """Of a tensor that need not be contiguous, in elements."""
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.dims is not None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +106,25 @@ class LanguageInputs:
     dumps: bool
     """Whether the texts of `ir` are asked for."""
 
+    @property
+    def conditions(self) -> list[str]:
+        """Return the rules of `serves`, divided at their `and`."""
+        rules = [ast.parse(rule, mode="eval").body for rule in self.serves]
+        for rule in rules:  # also those that are added
+            if isinstance(rule, ast.BoolOp) and isinstance(rule.op, ast.And):
+                rules += rule.values
+        return [ast.unparse(rule) for rule in rules]
+
+    def find_divisors(self) -> dict[str, int]:
+        """Return the number that an argument is a multiple of in each call, or a tensor's address
+        in bytes, by name."""
+        divisors = {name: argument.align or 1 for name, argument in self.arguments.items()}
+        for condition in self.conditions:
+            if match := _DIVISIBLE.fullmatch(condition):
+                name, number = filter(None, match.groups())
+                divisors[name] = lcm(divisors.get(name, 1), int(number))
+        return divisors
+
     def check_type(
         self, name: str, dtype: str, is_pointer: bool, line: int | None, path: str | None = None
     ) -> None:
@@ -104,6 +138,14 @@ class LanguageInputs:
         if is_pointer != (declared[-1] == "*") or dtype not in ("", known):
             message = f"{name} is {dtype or 'void'}{'*' * is_pointer}, not {declared}"
             raise GeneratorError(message, line, path=path)
+
+
+def describe_packages(*names: str) -> str:
+    """Return the version of the first of a compiler's packages, and the digest of the lists of all
+    their files and those files' digests."""
+    found = (metadata.distribution(name).read_text("RECORD") or "" for name in names)
+    digest = hashlib.sha256("".join(found).encode()).hexdigest()
+    return f"{names[0]} {metadata.version(names[0])} sha256:{digest}"
 
 
 def call_by_name(function: Any, arguments: Mapping[str, Any]) -> tuple[Any, int | None]:

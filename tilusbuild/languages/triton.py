@@ -8,19 +8,16 @@ parameters: global scratch memory and the profiler's, both null here.
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import io
 import os
 import re
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from importlib import metadata
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from tilusbuild.generate import Cubin, Target
-from tilusbuild.generate.worker import GeneratorError, LanguageInputs
+from tilusbuild.generate.worker import GeneratorError, LanguageInputs, describe_packages
 
 DEFAULTS = {"device-compiler": "none"}
 """The keys of a script that names a function of this language, unless it sets them."""
@@ -32,8 +29,6 @@ _TYPES = {
 }  # fmt: skip
 _STAGES = {"ttir": "ir", "ttgir": "ir", "llir": "module/ir", "ptx": "module/ir"}
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-# Triton specializes addresses and numbers by 16 alone, and numbers by 1.
-_DIVISIBLE = re.compile(r"(\w+) % (\d+) == 0|align\((\w+)\) >= (\d+)|align\((\w+)\) % (\d+) == 0")
 _ONE = re.compile(r"(\w+) == 1")
 
 
@@ -53,7 +48,8 @@ def generate(
     if not (number := re.fullmatch(r"sm_(\d+)a?", " ".join(target.archs))):
         hint = "make each GPU architecture a target of its own"
         raise GeneratorError(f"Triton has no code for {', '.join(target.archs)}", line, hint)
-    divisible, ones = _find_facts(inputs)
+    divisors = inputs.find_divisors()
+    ones = {match[1] for rule in inputs.conditions if (match := _ONE.fullmatch(rule))}
     signature, constants, attributes = {}, {}, {}
     parameters: list[str | None] = []
     for parameter in function.params:
@@ -67,7 +63,7 @@ def generate(
             raise GeneratorError(f"Triton has no {argument.dtype} for {name}", line)
         signature[name] = "*" * argument.is_tensor + _TYPES[argument.dtype]
         parameters.append(name)
-        if name in divisible:
+        if divisors[name] % 16 == 0:  # Triton specializes by no other number
             attributes[position] = [["tt.divisibility", 16]]
     source = triton.compiler.ASTSource(function, signature, constants, attributes)
     options = {name: values[name] for name in _OPTIONS if name in values}
@@ -92,7 +88,7 @@ def generate(
         clusters = {"grid": grid, "cluster": (facts.num_ctas,)}
     return Cubin(
         kernel.asm["cubin"],
-        compiler=_describe_compiler(),
+        compiler=describe_packages("triton"),
         symbol=facts.name,
         parameters=(*parameters, None, None),
         block=(facts.num_warps * facts.warp_size,),
@@ -101,27 +97,6 @@ def generate(
         ir={f"{path}/{facts.name}.{kind}": kernel.asm[kind] for kind, path in _STAGES.items()},
         **clusters,
     )
-
-
-def _find_facts(inputs: LanguageInputs) -> tuple[set[str], set[str]]:
-    """Return the arguments that are multiples of 16, and those that are 1, in each call."""
-    divisible, ones = {n for n, a in inputs.arguments.items() if a.align % 16 == 0 < a.align}, set()
-    trees = (ast.parse(rule, mode="eval").body for rule in inputs.serves)
-    for condition in (ast.unparse(part) for tree in trees for part in _split_conditions(tree)):
-        if match := _DIVISIBLE.fullmatch(condition):
-            name, number = filter(None, match.groups())
-            if int(number) % 16 == 0:
-                divisible.add(name)
-        elif match := _ONE.fullmatch(condition):
-            ones.add(match[1])
-    return divisible, ones
-
-
-def _split_conditions(rule: ast.expr) -> list[ast.expr]:
-    """Return the conditions that are all true if a rule is: the operands of `and`."""
-    if isinstance(rule, ast.BoolOp) and isinstance(rule.op, ast.And):
-        return [part for operand in rule.values for part in _split_conditions(operand)]
-    return [rule]
 
 
 def _find_constant(parameter: Any, values: Mapping[str, Any], line: int) -> Any:
@@ -141,10 +116,3 @@ def _locate_error(error: Any, function: Any) -> GeneratorError:
         error = error.__cause__
     message = error.error_message or str(error.__cause__ or error)
     return GeneratorError(message.strip(), line)
-
-
-def _describe_compiler() -> str:
-    """Return Triton's version, and the digest of the list of its files and their digests."""
-    record = metadata.distribution("triton").read_text("RECORD") or ""
-    digest = hashlib.sha256(record.encode()).hexdigest()
-    return f"triton {metadata.version('triton')} sha256:{digest}"

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -183,7 +183,12 @@ class GeneratedRenderer(Renderer):
             request["language"] = {
                 "module": self._style.language,
                 "arguments": {
-                    name: (argument.dtype, argument.is_tensor, argument.align or 0)
+                    name: (
+                        argument.dtype,
+                        argument.align or 0,
+                        _list_sizes(argument.dims),
+                        _list_sizes(argument.strides),
+                    )
                     for name, argument in context["args"].items()
                 },
                 **{key: context["script"][key] for key in ("serves", "grid")},
@@ -284,3 +289,8 @@ class GeneratedRenderer(Renderer):
         """Return a map without origins: places stay those of `source.cu`."""
         lines = tuple(text.split("\n"))
         return LineMap(lines, ((),) * len(lines), self._loader.read_text)
+
+
+def _list_sizes(sizes: Sequence[Any] | None) -> list[int | str] | None:
+    """Return sizes as numbers and texts; None for None."""
+    return None if sizes is None else [getattr(size, "canonical", size) for size in sizes]
