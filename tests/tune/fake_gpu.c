@@ -26,9 +26,46 @@ static void note(const char *text, uint64_t number) {
   FILE *file = path ? fopen(path, "a") : NULL;
   if (file) { fprintf(file, "%s %llu\n", text, (unsigned long long)number); fclose(file); }
 }
-static void queue(uint64_t nanoseconds) { queued_until += nanoseconds; }
 
-int fake_kernel(uint64_t nanoseconds) { queue(nanoseconds); note("kernel", nanoseconds); return 0; }
+/* A launch of its own comes later than the one before it ends, by a gap; in a graph there is none. A graph is its time.
+   A wait makes the capture of one invalid. */
+static int capturing;
+static uint64_t captured;
+static void queue(uint64_t nanoseconds) { *(capturing ? &captured : &queued_until) += nanoseconds; }
+int cuStreamBeginCapture_v2(void *stream, int mode) {
+  (void)stream;
+  capturing = 1;
+  captured = 0;
+  return mode != 2;
+}
+int cuStreamEndCapture(void *stream, uint64_t **graph) {
+  int status = capturing == 1 ? 0 : 901;
+  (void)stream;
+  capturing = 0;
+  *graph = status ? NULL : malloc(sizeof **graph);
+  if (*graph) **graph = captured;
+  return status;
+}
+int cuGraphInstantiateWithFlags(uint64_t **executable, uint64_t *graph, uint64_t flags) {
+  *executable = malloc(sizeof **executable);
+  **executable = *graph;
+  return flags != 0;
+}
+int cuGraphUpload(uint64_t *executable, void *stream) { (void)executable; (void)stream; return 0; }
+int cuGraphLaunch(uint64_t *executable, void *stream) {
+  (void)stream;
+  note("graph", *executable);
+  queue(*executable);
+  return failed;
+}
+int cuGraphDestroy(uint64_t *graph) { free(graph); return 0; }
+int cuGraphExecDestroy(uint64_t *executable) { free(executable); return 0; }
+
+int fake_kernel(uint64_t nanoseconds) {
+  queue(nanoseconds + (capturing ? 0 : (uint64_t)setting("FAKE_GPU_GAP_NS", 0)));
+  note("kernel", nanoseconds);
+  return 0;
+}
 void fake_fault(void) { failed = 700; }
 
 int cuInit(unsigned flags) { return flags ? 1 : (int)setting("FAKE_GPU_INIT", 0); }
@@ -63,6 +100,10 @@ int cuCtxSetCurrent(void *context) { return context ? 0 : 1; }
 int cuStreamCreate(void **stream, unsigned flags) { (void)flags; *stream = (void *)2; return 0; }
 int cuStreamSynchronize(void *stream) {
   (void)stream;
+  if (capturing) {
+    capturing = 2;
+    return 900;
+  }
   device_now = queued_until;
   return failed;
 }
@@ -160,7 +201,7 @@ int cuLibraryGetGlobal(uint64_t *address, size_t *bytes, void *library, const ch
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t size, void *stream) {
   return cuMemcpyDtoDAsync_v2(to, from, size, stream);
 }
-int cuStreamIsCapturing(void *stream, int *status) { (void)stream; *status = 0; return 0; }
+int cuStreamIsCapturing(void *stream, int *status) { (void)stream; *status = capturing; return 0; }
 int cuTensorMapEncodeTiled(unsigned char *map, int type, unsigned rank, void *address, const uint64_t *sizes,
                            const uint64_t *strides, const unsigned *box, const unsigned *steps,
                            int interleave, int swizzle, int promotion, int filled) {

@@ -87,6 +87,24 @@ def test_the_time_is_the_kernel_s_alone(gpu, scale_case, kernel) -> None:
     assert answer.note == ""
 
 
+def test_the_launches_of_a_warm_sample_are_a_graph(gpu, scale_case, kernel, tmp_path) -> None:
+    """Given a device that begins a launch 5 us after the one before."""
+    answer = gpu(FAKE_GPU_GAP_NS="5000").time_program(scale_case[0], kernel(700), 0, 0.0)
+    assert answer.seconds == pytest.approx(0.7e-6, rel=0.01)
+    # An estimate of 5.7 us, and 0.2 ms of them.
+    assert journal(tmp_path, "graph") == [36 * 700] * 2
+
+
+def test_a_launcher_that_waits_is_timed_in_its_stream(gpu, scale_case, kernel, monkeypatch) -> None:
+    monkeypatch.setattr(bench_module, "_MAX_DROPPED", 0)
+    waiting = "extern int cuStreamSynchronize(void *); if (cuStreamSynchronize(stream)) return 1"
+    bench, case = gpu(FAKE_GPU_GAP_NS="5000"), scale_case[0]
+    answer = bench.time_program(case, kernel(700, after=waiting), 0, 0.0)
+    assert answer.status == "ok"
+    assert answer.seconds >= 5.7e-6
+    assert bench.time_program(case, kernel(700), 1, 0.0).seconds == pytest.approx(0.7e-6, rel=0.01)
+
+
 def test_a_delay_that_is_too_short_is_doubled(
     gpu, scale_case, kernel, tmp_path, monkeypatch
 ) -> None:
@@ -95,9 +113,10 @@ def test_a_delay_that_is_too_short_is_doubled(
     answer = bench.time_program(scale_case[0], kernel(1_000_000), 0, 0.0)
     spins = journal(tmp_path, "spin")
     first_sample = spins[: len(spins) // 2]  # a worker's first one is taken twice
-    assert len(first_sample) > 1
     assert spins == 2 * first_sample
-    assert all(later == 2 * earlier for earlier, later in itertools.pairwise(first_sample))
+    _, *tries = first_sample  # after the estimate
+    assert len(tries) > 1
+    assert all(later == 2 * earlier for earlier, later in itertools.pairwise(tries))
     assert answer.seconds is not None
 
 

@@ -6,10 +6,11 @@ reason (docs/abi.md). The processor's time is the monotonic clock's around calls
 its own events, through the driver alone (ctypes on libcuda.so.1), with launch latency hidden: a
 small kernel of ours keeps the device busy while the host queues what is to be timed. Whether that
 held is seen from the first event, which must not have happened when the last launch was queued;
-else the delay is doubled and the sample repeated. Cold samples follow a write of as much memory as
-the caches hold: on a GPU twice the L2 cache, at least 64 MB. Price: a GPU that heat slows down is
-measured as it is if waiting does not help (`bench.py`); all programs are alike slow then, as rounds
-go through them there and back.
+else the delay is doubled and the sample repeated. The launches of a warm sample are one CUDA graph:
+one by one, each would begin later than the short kernel before it ends. Cold samples follow a write
+of as much memory as the caches hold: on a GPU twice the L2 cache, at least 64 MB. Price: a GPU that
+heat slows down is measured as it is if waiting does not help (`bench.py`); all programs are alike
+slow then, as rounds go through them there and back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tilusbuild.runtime.cuda_driver import L2_CACHE_SIZE, NOT_READY, CudaDriver
@@ -215,6 +217,8 @@ _MAX_COLD, _MAX_WARM = 8, 100
 _DELAY_NS = 30_000
 _MAX_DELAY_NS = 20_000_000
 _TRIES = 4
+# Of cuda.h: what else a launcher calls is allowed while its stream is captured.
+_CAPTURE_RELAXED = 2
 _MIN_GPU_FLUSH = 64 << 20
 
 SPIN = b"""\
@@ -322,8 +326,52 @@ class CudaDevice:
         queued before each launch, outside of the time. Raises `LaunchError`."""
         # What is queued before each launch, outside of its time.
         steps = [*([restore] if restore else []), *([self._evict_caches] if cold else [])]
-        estimate, _ = self._time_launches(call, 1, steps if restore else [], delay=0)
+        # With a delay: the latency of a launch can be many times a short kernel.
+        estimate, _ = self._time_launches(call, 1, steps if restore else [], delay=3 * _DELAY_NS)
         launches = count_launches(estimate, _GPU_SPAN, _MAX_COLD if steps else _MAX_WARM)
+        # The time of a graph has all of it, steps included. One launch needs no graph.
+        graph = self._capture_launches(call, launches) if launches > 1 and not steps else None
+        if graph is None:
+            seconds, is_hidden = self._time_behind_delay(call, launches, steps)
+        else:
+            seconds, is_hidden = self._time_behind_delay(partial(self._launch_graph, graph), 1, [])
+            seconds /= launches
+            self._call_driver("cuGraphExecDestroy", graph)
+        note = self._monitor.find_disturbance()
+        return seconds, note if is_hidden else "launch latency shows"
+
+    def _capture_launches(self, call: Callable[[], None], launches: int) -> ctypes.c_void_p | None:
+        """Return an executable CUDA graph of these launches, one after the other; None for a call
+        that cannot be captured, because it waits for the device or reads the host's memory."""
+        graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+        stream = ctypes.c_void_p(self.stream)
+        try:
+            self._call_driver("cuStreamBeginCapture_v2", stream, _CAPTURE_RELAXED)
+            try:
+                for _ in range(launches):
+                    call()
+            finally:
+                self._call_driver("cuStreamEndCapture", stream, ctypes.byref(graph))
+            self._call_driver(
+                "cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0)
+            )
+            # Else the first launch of the graph would do this, in the time.
+            self._call_driver("cuGraphUpload", executable, stream)
+        except (LaunchRefusedError, DriverError):
+            return None
+        finally:
+            if graph.value:
+                self._call_driver("cuGraphDestroy", graph)
+        return executable
+
+    def _launch_graph(self, graph: ctypes.c_void_p) -> None:
+        self._call_driver("cuGraphLaunch", graph, ctypes.c_void_p(self.stream))
+
+    def _time_behind_delay(
+        self, call: Callable[[], None], launches: int, steps: Sequence[Callable[[], None]]
+    ) -> tuple[float, bool]:
+        """Return the result of `_time_launches` after a delay that lets the host stay ahead, if
+        one of `_TRIES` does. Raises `LaunchError`."""
         # Two events and the launches are queued; a launch with steps has its own events.
         delay = _DELAY_NS * (2 + launches * (2 + len(steps) if steps else 1))
         for _ in range(_TRIES):
@@ -334,8 +382,7 @@ class CudaDevice:
                 break
             # The host was late: hold the device longer before it begins.
             delay *= 2
-        note = self._monitor.find_disturbance()
-        return seconds, note if is_hidden else "launch latency shows"
+        return seconds, is_hidden
 
     def _time_launches(
         self,
