@@ -341,7 +341,8 @@ def test_a_cubin_is_linked_without_nvcc(tmp_path: Path) -> None:
     cubin = source.with_suffix(".cubin")
     subprocess.run(["nvcc", "-cubin", "-arch=sm_80", source, "-o", cubin], check=True)
     # when it is built where no nvcc is,
-    project.environment["NVCC"] = "/nowhere"
+    project.environment |= {"NVCC": "/nowhere", "TILUSBUILD_REMOTE_EXECUTOR": "grpc://nowhere:1"}
+    assert "on this machine: the generator has compiled" in project.run("explain").out
     assert project.compiled() == 1
     project.run("build", "--dump-ir")
     # then the tree has the cubin, how it is launched, and the texts of its compiler,

@@ -49,6 +49,32 @@ def test_what_workers_compile_is_what_is_compiled_here(farm: Casd, new_user: New
     assert elsewhere == theirs
 
 
+GENERATOR = f"""\
+SOURCE = '''{SLOW}
+extern "C" void scale(float a, const float *x, float *y, long long n) {{ *y = UNROLL * a; }}
+'''
+
+
+def scale(unroll):
+    return SOURCE.replace("UNROLL", str(unroll))
+"""
+
+
+@pytest.mark.slow
+def test_what_a_generator_returns_is_compiled_there(farm: Casd, new_user: NewProject) -> None:
+    # Given two users of a generator, of whom one has workers,
+    here, there = project(new_user, "off"), project(new_user, farm.address)
+    for user in (here, there):
+        user.edit("tilus.toml", "template =", 'generator = "kernels/gen.py:scale"  #')
+        user.write("kernels/gen.py", GENERATOR)
+        # when they build,
+        summary, warnings = build(user)
+        assert (summary["compiled"], warnings) == (12, [])
+    # then workers have compiled, to the same programs.
+    assert summary["remote"]["executed"] >= 1
+    assert published(here.cache) == published(there.cache)
+
+
 LONG = """\
 template <int N> constexpr int summed() {
   int sum = N;

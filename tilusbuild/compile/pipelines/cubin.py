@@ -10,7 +10,7 @@ from tilusbuild.compile.geometry import format_program_source
 from tilusbuild.compile.kernel_names import is_cpp_name
 from tilusbuild.compile.model import DumpInProgress, Findings, Recipe, Step
 from tilusbuild.compile.pipelines.nvcc import KernelPipeline
-from tilusbuild.errors import Place
+from tilusbuild.errors import Diagnostic, Place
 from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 
@@ -28,6 +28,9 @@ class KernelCubin(KernelPipeline):
 
     def list_device_steps(self, recipe: Recipe, image: str) -> list[Step]:
         return []
+
+    def explain_local_only(self, recipe: Recipe, notes: Sequence[Diagnostic] = ()) -> str:
+        return "the generator has compiled the kernel, which is only linked"
 
     def generate_files(self, recipe: Recipe) -> dict[str, str]:
         return {"program.s": format_program_source(recipe, self.source_name)}
