@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.tune.bench.bench import DeviceBench
+from tilusbuild.tune.bench.devices import CudaDevice
 
 pytestmark = [pytest.mark.gpu, pytest.mark.nvcc]
 
@@ -94,6 +96,20 @@ def test_the_worker_and_torch_see_the_same_device(torch: Any) -> None:
     major, minor = torch.cuda.get_device_capability(0)
     assert said["name"] == torch.cuda.get_device_name(0)
     assert said["arch"] == f"sm_{10 * major + minor}"
+
+
+def test_nvml_answers_and_a_graph_is_launched(torch: Any) -> None:
+    pytest.importorskip("pynvml")
+    device = CudaDevice(0)
+    assert device.describe_device()["unwatched"] == ""
+    address = device.allocate_memory(8)
+    device.write_memory(address, b"abcd1234")
+    graph = device._capture_launches(partial(device.copy_memory, address, address + 4, 4), 2)
+    assert graph is not None
+    assert device.read_memory(address, 8) == b"abcd1234", "it is only captured"
+    device._launch_graph(graph)
+    device.wait_for_calls()
+    assert device.read_memory(address, 8) == b"12341234"
 
 
 def test_a_stream_and_a_graph_of_torch_are_those_of_the_call(
