@@ -270,8 +270,8 @@ class NamedToolchainSection(Table, frozen=True):
     cxx: Annotated[
         Text | None, Key(after=_check_cxx, examples=["g++-12", "/opt/gcc-12/bin/g++"])
     ] = None
-    """The host compiler: a name on `PATH`, or a path. Its gcc must be beside it. Without it: that
-    of `NVCC_CCBIN` or `CXX`, else the first g++ on `PATH` that is not a wrapper."""
+    """The host compiler: a name on `PATH`, or a path. Its gcc must be beside it. Without it:
+    that of `NVCC_CCBIN` or `CXX`, else the first g++ on `PATH`."""
     std: Standard | None = None
     """The language standard, for device and host code."""
     host_march: Annotated[Text | None, Key(after=_check_march, examples=["x86-64-v2"])] = None
