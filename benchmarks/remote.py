@@ -152,7 +152,7 @@ def server(port: int, words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
             running.terminate()
 
 
-def cpu_of(pid: int) -> float:
+def read_cpu_seconds(pid: int) -> float:
     """Seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -242,9 +242,9 @@ def at_casd(directory: Path, project: Path, programs: int, rounds: int) -> dict[
             Arm("the same messages, grpcio", floor, lambda: True),
             disk_arm(directory, project),
         ]
-        before = cpu_of(running.pid)
+        before = read_cpu_seconds(running.pid)
         _bench.alternate(arms, rounds, warm_up=False)
-        part = (cpu_of(running.pid) - before) / (rounds * programs)
+        part = (read_cpu_seconds(running.pid) - before) / (rounds * programs)
         result = _bench.report(f"{programs:,} programs from buildbox-casd", arms, per=programs)
         per_second(arms, programs)
         print(f"  the server, in all of these: {part * 1e3:.2f} ms of CPU a program and round")

@@ -138,7 +138,7 @@ def executing(root: str) -> tuple[coverage.CoverageData, list[str]]:
     return data, failed
 
 
-def tests_of(mutant: Mutant, root: str, lines: coverage.CoverageData) -> list[str]:
+def select_tests(mutant: Mutant, root: str, lines: coverage.CoverageData) -> list[str]:
     """Return the tests that execute a mutant's line, those of its package first, or all of its
     package."""
     found = lines.contexts_by_lineno(os.path.join(root, mutant.path)).get(mutant.line, [])
@@ -194,7 +194,7 @@ def main() -> None:
                 with open(path, "wb") as file:
                     file.write(mutant.of(text))
                 show = given.only is not None
-                dead = run(copy, tests_of(mutant, copy, lines), failed, given.seconds, show)
+                dead = run(copy, select_tests(mutant, copy, lines), failed, given.seconds, show)
             finally:
                 with open(path, "wb") as file:
                     file.write(text)

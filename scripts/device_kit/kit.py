@@ -175,7 +175,7 @@ def check(kit: Kit, most: float) -> dict[str, Any]:
         words = ["-m", "tilusbuild.check", f"packages/{package.name}", "--json"]
         words += ["--device", kit.device] if kit.device else []
         status, out, err = kit.python(*words, most=share)
-        rows = rows_of(out)
+        rows = parse_rows(out)
         calls = [row for row in rows if row["event"] == "checked"]
         found[package.name] = {
             "ended": "out of time" if status is None else status,
@@ -224,7 +224,7 @@ def tune(kit: Kit, most: float) -> Any:
         status, out, err = kit.python(*words, most=share)
         found[name] = {
             "ended": status,
-            "said": list(choices(rows_of(out))),
+            "said": list(choices(parse_rows(out))),
             "error": err[-500:],
             "log": log.read_text().splitlines() if log.exists() else [],
         }
@@ -248,7 +248,7 @@ def choices(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"done: {len(sizes)} sizes"
 
 
-def rows_of(out: str) -> list[dict[str, Any]]:
+def parse_rows(out: str) -> list[dict[str, Any]]:
     """Return the whole lines of JSON among what a command printed."""
     return [json.loads(line) for line in out.splitlines() if line.endswith("}")]
 

@@ -194,8 +194,8 @@ def test_a_toolchain_is_laid_over_the_one_without_a_name(load_script) -> None:
     assert (a.nvcc, a.std, a.host_march, a.cudart) == ("==12.8.*", "c++17", "x86-64-v2", "shared")
     assert (b.nvcc, b.std, b.host_march, b.cudart) == (">=13", "c++14", "x86-64-v3", "static")
     assert manifest.get_named_toolchain("") == manifest.toolchain
-    assert manifest.locate_toolchain_key("a", "nvcc") == ("toolchain", "named", "a", "nvcc")
-    assert manifest.locate_toolchain_key("b", "nvcc") == ("toolchain", "nvcc")
+    assert manifest.resolve_toolchain_key("a", "nvcc") == ("toolchain", "named", "a", "nvcc")
+    assert manifest.resolve_toolchain_key("b", "nvcc") == ("toolchain", "nvcc")
     # A script's own goes before its toolchain's.
     assert [manifest.find_std("m", target) for target in ("gpu", "old")] == ["c++20", "c++20"]
     assert manifest.find_std("n", "old") == "c++14"

@@ -278,8 +278,8 @@ def make_toolchain_request(manifest: Manifest, name: str) -> ToolchainRequest:
         project_root=manifest.root,
         name=name,
         host_march=declared.host_march,
-        nvcc_key=".".join(manifest.locate_toolchain_key(name, "nvcc")),
-        cxx_key=".".join(manifest.locate_toolchain_key(name, "cxx")),
+        nvcc_key=".".join(manifest.resolve_toolchain_key(name, "nvcc")),
+        cxx_key=".".join(manifest.resolve_toolchain_key(name, "cxx")),
         place=_find_tool_place(manifest, name, "nvcc"),
         cxx_place=_find_tool_place(manifest, name, "cxx"),
     )
@@ -287,7 +287,7 @@ def make_toolchain_request(manifest: Manifest, name: str) -> ToolchainRequest:
 
 def _find_tool_place(manifest: Manifest, name: str, key: str) -> Place | None:
     if getattr(manifest.get_named_toolchain(name), key) is not None:
-        return manifest.locate_value(*manifest.locate_toolchain_key(name, key))
+        return manifest.locate_value(*manifest.resolve_toolchain_key(name, key))
     return manifest.locate_key("toolchain", "named", name) if name else None
 
 
@@ -362,7 +362,7 @@ def _find_missing_cudart(
         linkage = manifest.find_cudart(script, target.name)
         keys = ("script", script, "cudart")
         if declared.cudart is None:
-            keys = manifest.locate_toolchain_key(toolchain.name, "cudart")
+            keys = manifest.resolve_toolchain_key(toolchain.name, "cudart")
     if linkage == "shared":
         yield Diagnostic(
             f"{cuda.library_dir} has no libcudart.so.{cuda.release[0]} to link with",
@@ -401,7 +401,7 @@ def _find_refused_standard(
     if pipeline.standards is not None and std not in pipeline.standards:
         keys: tuple[str, ...] = ("script", script, "std")
         if manifest.scripts[script].std is None:
-            keys = manifest.locate_toolchain_key(
+            keys = manifest.resolve_toolchain_key(
                 manifest.find_toolchain_name(script, target), "std"
             )
         hint = f"it knows {', '.join(pipeline.standards)}"

@@ -214,7 +214,7 @@ class Manifest(Table, frozen=True, kw_only=True):
             or ""
         )
 
-    def locate_toolchain_key(self, name: str, key: str) -> tuple[str, ...]:
+    def resolve_toolchain_key(self, name: str, key: str) -> tuple[str, ...]:
         """Return the path of a toolchain's key: its own if it has the key, else `[toolchain]`'s."""
         if name and key.replace("-", "_") in self.toolchain.named[name].given:
             return ("toolchain", "named", name, key)

@@ -106,13 +106,13 @@ class ProgramTexts:
 
     def name_symbol(self, values: Mapping[str, Value]) -> str:
         """Return the name of the function that the template defines. Raises `InputError`."""
-        return self._name_symbol_of(self._script, values)
+        return self._resolve_symbol(self._script, values)
 
     def name_kernels(self, values: Mapping[str, Value]) -> tuple[str, ...]:
         """Return the kernels that a schedule of the template stands for. Raises `InputError`."""
-        return tuple(self._name_symbol_of(script, values) for script in self._scripts)
+        return tuple(self._resolve_symbol(script, values) for script in self._scripts)
 
-    def _name_symbol_of(self, script: str, values: Mapping[str, Value]) -> str:
+    def _resolve_symbol(self, script: str, values: Mapping[str, Value]) -> str:
         """Return the kernel or the entry of a script for these values. Raises `InputError`."""
         owner = self._manifest.scripts[script]
         problem = None

@@ -103,7 +103,7 @@ class SmallSpace:
     def __len__(self) -> int:
         return len(self._points)
 
-    def index_of(self, digits: Iterable[int]) -> int:
+    def compute_index(self, digits: Iterable[int]) -> int:
         """Return the index of a point."""
         return self._points.index(tuple(digits))
 

@@ -331,7 +331,7 @@ class Space:
     def _rank_point(self, digits: Mapping[int, int]) -> int:
         """Return the index of the point with these rows, by position."""
         if self._small is not None:
-            return self._small.index_of(digits[position] for position in range(len(digits)))
+            return self._small.compute_index(digits[position] for position in range(len(digits)))
         # Each parameter in turn narrows the range of the points of its group. `total` is the number
         # of points of the space that have the digits so far.
         lows = [0 for _ in self._components]
