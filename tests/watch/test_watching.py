@@ -55,7 +55,7 @@ def test_a_save_builds_what_it_changed_and_nothing_else(project, watch):
     assert compiled(watching.rest()) == {"scale": 3, "add": 3}
 
     project.manifest("scale", "add", "add2")
-    project.write("kernels/add2.cu.j2", (project.directory / "kernels/add.cu.j2").read_text())
+    project.save("kernels/add2.cu.j2", (project.directory / "kernels/add.cu.j2").read_text())
     said = watching.until("watching", ok=True)
     assert compiled(said) == {"add2": 3}
     assert renders(said) == 3
