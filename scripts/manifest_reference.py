@@ -76,8 +76,8 @@ Two scripts must not have the same directory.
 **Values that are read.** A script's kernel and the `args` that you leave out come from the
 `__global__` function in the template's text, before anything is rendered. The text must have one
 such function, not a C++ template, without Jinja among its parameters, and must show each type.
-Otherwise an error names the line: write `kernel` and `args` there. `tilusbuild plan -v` prints the
-values that were read.
+(A script for `cpu` targets alone: one `extern "C"` function.) Otherwise an error names the line:
+write `kernel` and `args` there. `tilusbuild plan -v` prints the values that were read.
 
 The `args` that you write are compared with that function before any compile: number, order, element
 types except for the sign, pointer or value, and that an output is not `const`. Parameters that

@@ -99,12 +99,19 @@ def test_an_action_has_its_own_arguments() -> None:
     assert type(parse_command(["cache", "dir"]).arguments) is Common
 
 
-def test_a_mistyped_option_gets_a_suggestion() -> None:
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("plan --spcae", 'did you mean "--space"?'),
+        ("run gemm --warm", 'did you mean "--cache warm"?'),
+        ("run gemm --ref r.py:f", "known: --cache, "),
+    ],
+)
+def test_an_unknown_option_gets_a_suggestion(line: str, hint: str) -> None:
     with pytest.raises(InputError) as raised:
-        parse_command(["plan", "--spcae"])
-    message = str(raised.value)
-    assert 'did you mean "--space"?' in message
-    assert "see `tilusbuild plan --help`" in message
+        parse_command(line.split())
+    assert hint in str(raised.value)
+    assert f"see `tilusbuild {line.split()[0]} --help`" in str(raised.value)
 
 
 def test_an_option_of_another_verb_is_not_suggested() -> None:

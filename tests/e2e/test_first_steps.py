@@ -56,7 +56,10 @@ def test_looking_around(project: Project):
     assert (before["programs"], before["to_compile"], before["built"]) == (2, 2, 0)
     assert total == {"event": "summary", "programs": 2, "instances": 1}
     assert "2 programs, 2 to compile" in project.run("plan").out
-    assert {e["state"] for e in project.run("explain", "--json").events} == {"missing"}
+    explained = project.run("explain", "--json").events
+    assert {(e["state"], *e["reasons"]) for e in explained} == {
+        ("missing", "the cache has no earlier build of it")
+    }
     assert not project.cache.exists(), "looking writes nothing"
 
     dry = project.build("--dry-run")

@@ -137,7 +137,8 @@ def test_a_function_of_the_cpu_that_is_cpp(tmp_path: Path, text: str, is_known: 
 def test_a_constant_that_is_a_type_is_compared_by_its_values(tmp_path: Path) -> None:
     args = 'x = "t*[n]", y = "u*[n]", n = "i32"'
     assert read_message(tmp_path, args, more='params = { t = "f32", u = "f32" }') == ""
-    message = read_message(tmp_path, args, more='params = { t = ["f32", "f64"], u = "f32" }')
+    assert read_message(tmp_path, args, more='params = { t = "float", u = "f32" }') == ""
+    message = read_message(tmp_path, args, more='params = { t = ["f32", "double"], u = "f32" }')
     assert message == (
         '"t*[n]": "x" is t*[n], also for "f64", and "k" takes "const float *x", which is f32*[n]'
     )

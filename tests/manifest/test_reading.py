@@ -90,6 +90,42 @@ def test_the_gpus_of_the_machine(
     assert notes[-1].endswith("(with PTX: there is no known GPU here; unknown GPU: sm_999)")
 
 
+def test_the_size_of_a_shape_has_a_sign(read: Callable[..., Manifest]) -> None:
+    kernel = KERNEL.replace("int n", "size_t n")
+    assert signature(read(kernel=kernel))["n"] == ("u64", False)
+    for args in ('x = "[n]"', 'x = { type = "[4]", strides = ["n"] }', 'x = "[cdiv(n, 2)]"'):
+        assert signature(read(f"args = {{ {args} }}\n", kernel))["n"] == ("i64", False)
+
+
+def test_without_a_kernel_cpu_targets_have_a_function_of_the_host(
+    read: Callable[..., Manifest],
+) -> None:
+    function = 'void help() {}\nextern "C" void axpy(int n, float a, const float *x, float *y) {}'
+    manifest = read('[target.c]\narch = "cpu"\n', function)
+    assert (manifest.scripts["axpy"].kernel, signature(manifest)) == ("axpy", READ)
+    with pytest.raises(InputError, match="has no __global__ function to read"):
+        read('[target]\nc.arch = "cpu"\ng.arch = "sm_80"\n', function)
+
+
+@pytest.mark.parametrize(
+    ("declared", "example"),
+    [
+        ("const float4 *x", 'args.x = { type = "f32*[n, 4]", align = 16 }'),
+        ("const half2 *x", 'args.x = { type = "f16*[n, 2]", align = 4 }'),
+        ("const double3 *x", 'args.x = "f64*[n, 3]"'),
+        ("const float *const *x", 'args.x = "u64*[n]"'),
+        ("const Element *x", 'args.x = "f32*[n]"'),
+        ("const struct Shape x", 'as in args.x = "f32"\na struct is written with its members'),
+    ],
+)  # fmt: skip
+def test_a_type_that_cannot_be_read_has_an_example(
+    read: Callable[..., Manifest], declared: str, example: str
+) -> None:
+    with pytest.raises(InputError) as raised:
+        read(kernel=KERNEL.replace("const float *__restrict__ x", declared))
+    assert example in (raised.value.diagnostics[0].hint or "")
+
+
 @pytest.mark.parametrize(
     ("written", "changed"),
     [

@@ -128,8 +128,9 @@ class TestResolve:
             ],
             constants=["dtype", "hidden"],
         )
-        found = resolve_constants(declared, {"dtype": "bf16", "hidden": 64, "other": 1.5})
-        assert found.format_text() == "x: bf16*[n, 64, (128 + n)]\nn: i32 dimension\n"
+        for value in ("bf16", "__nv_bfloat16"):  # also as C++ has it, for the kernel's name
+            found = resolve_constants(declared, {"dtype": value, "hidden": 64, "other": 1.5})
+            assert found.format_text() == "x: bf16*[n, 64, (128 + n)]\nn: i32 dimension\n"
         product = parse_argument(Argument("x", "f32*[a * b]"))
         declared = join_arguments([product], constants=["a", "b"])
         assert resolve_constants(declared, {"a": 6, "b": 7}).arguments[0].dims == (42,)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from tilusbuild.cli.arguments import Common, Verb, add_arguments, fill_arguments
-from tilusbuild.errors import did_you_mean, input_error
+from tilusbuild.errors import did_you_mean, find_nearest_word, input_error
 from tilusbuild.rooms import find_contributions
 
 # fmt: off
@@ -73,6 +73,7 @@ _HINT_OF_FOREIGN_WORD = {
     "show": "`tilusbuild cache show`",
     "export": "`tilusbuild cache export`",
     "bench": "`tilusbuild tune` measures all programs, `tilusbuild run` one",
+    "version": "`tilusbuild --version`",
     "test": "`tilusbuild run` checks a program against the script's reference",
 }
 
@@ -129,10 +130,26 @@ class _Parser(argparse.ArgumentParser):
             first_word = words[0] if words else ""
             hint = _HINT_OF_FOREIGN_WORD.get(first_word)
             if not hint and first_word.startswith("-"):
-                options = [name for action in walk_actions(self) for name in action.option_strings]
-                hint = did_you_mean(first_word.partition("=")[0], options)
+                hint = self._suggest_option(first_word.partition("=")[0])
         see = f"see `{self.prog} --help`"
         raise input_error(message, hint=f"{hint}\n{see}" if hint else see)
+
+    def _suggest_option(self, word: str) -> str | None:
+        """Return a hint for an unknown option: the option with the nearest name or choice, else all
+        options if they are few."""
+        text_by_word: dict[str, str] = {}
+        options: list[str] = []
+        for action in walk_actions(self):
+            for option in action.option_strings:
+                choices = map(str, action.choices or ())
+                text_by_word |= {choice: f"{option} {choice}" for choice in choices}
+                text_by_word[option.lstrip("-")] = option
+                options.append(option)
+        # Without its dashes: with them `--ref` would be near to `--target`.
+        near = find_nearest_word(word.lstrip("-"), text_by_word, 0.7)
+        if near is not None:
+            return f'did you mean "{text_by_word[near]}"?'
+        return did_you_mean(word, options, likeness=1)
 
 
 class _TopParser(_Parser):

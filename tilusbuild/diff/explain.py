@@ -196,7 +196,9 @@ def explain_program(
         return ExplanationLine(label, program, entry.status, reasons)
     program_txt, options_txt = texts
     last_program = last.get(make_match_key(program_txt))
-    if last_program is None:
+    if not last:
+        reasons = ("the cache has no earlier build of it",)
+    elif last_program is None:
         reasons = ("the last build had no such program",)
     elif last_program == program:
         reasons = ("its entry is missing or damaged",)

@@ -71,8 +71,8 @@ class Arg(Table, frozen=True):
     """The type. A tensor is an element type, `*` and its dimensions; `[...]` is any shape. `[m, k]`
     without an element type has that of the kernel's parameter. An element type is one of `bool i8
     i16 i32 i64 u8 u16 u32 u64 f16 bf16 f32 f64 f8e4m3 f8e5m2 f8e8m0 f4e2m1x2` (the last has two
-    values in a byte), or a name of `params`. `void*` is an address, or None. A struct has its C++
-    name and its members."""
+    values in a byte), or a name of `params`, with such values or those of C++ (`float`, `__half`).
+    `void*` is an address, or None. A struct has its C++ name and its members."""
     out: bool = False
     """The kernel writes this tensor."""
     inout: bool = False

@@ -19,6 +19,7 @@ from tilusbuild.manifest.script import ScriptSection
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature.model import Argument, SignatureError
+from tilusbuild.signature.parsing import C_TYPES
 from tilusbuild.signature.reading import DeclaredKernel, KernelParameter
 
 _Difference: TypeAlias = tuple[Path, str, str]
@@ -83,7 +84,7 @@ def _list_dtypes(
     """Return the dtypes that an argument may have: its own, or the values of the constant that it
     names."""
     values = {
-        str(value)
+        C_TYPES.get(str(value), str(value))
         for target in targets
         for parameter in script.list_constants(target)
         for row in parameter.values

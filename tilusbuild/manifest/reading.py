@@ -25,7 +25,9 @@ from tilusbuild.manifest.names import MAX_NAME, PACKAGE
 from tilusbuild.manifest.script_sections import split_function
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.rooms import find_contributions, import_value
+from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.regular import try_read_text
+from tilusbuild.signature.parsing import C_TYPES, format_struct_hint
 from tilusbuild.signature.reading import (
     DeclaredKernel,
     KernelParameter,
@@ -279,6 +281,9 @@ def _complete_script(
     # Without an element type are "[m, k]" and a table without `type`.
     untyped_names = {name for name, arg in args.items() if _read_type(arg)[:1] in ("", "[")}
     kernels = template.find_functions(kernel_name, is_global=True)
+    if not kernels and _has_only_cpu_targets(document.data, script):
+        functions = template.find_functions(kernel_name, is_global=False)
+        kernels = [each for each in functions if each.is_c] or functions
     if not kernels:
         yield from _explain_missing_kernel(document, name, kernel_name, template, untyped_names)
         return
@@ -309,10 +314,21 @@ def _complete_script(
         message = f'"{kernel.plain}" has no parameter "{key}"'
         yield Diagnostic(message, place, near or template.format_declaration(kernel))
         return
-    additions = _add_kernel(script, kernel, has_cpu=template.has_cpu, with_args=not is_complete)
+    has_cpu = template.has_cpu or not kernel.is_global
+    additions = _add_kernel(script, kernel, has_cpu=has_cpu, with_args=not is_complete)
     if additions:
         notes.append(f"{table}, from {template.shown}:{place.line}:")
         notes += [f"  {key} = {format_toml(value)}" for key, value in additions.items()]
+
+
+def _has_only_cpu_targets(data: Mapping[str, Any], script: Mapping[str, Any]) -> bool:
+    """Return whether the manifest declares the targets of a script, all of them for the cpu."""
+    targets = data.get("target")
+    names = script.get("targets", targets)
+    if not isinstance(targets, dict) or not isinstance(names, list | dict) or not names:
+        return False
+    tables = [targets.get(str(name)) for name in names]
+    return all(isinstance(table, dict) and table.get("arch") == "cpu" for table in tables)
 
 
 def _explain_unread_kernel(
@@ -336,12 +352,29 @@ def _explain_unread_kernel(
     if unreadable_parameters and not problem:
         first = unreadable_parameters[0]
         problem = f'the type of the parameter "{first.text}" cannot be read'
-        shape = "*[n]" if first.is_pointer else ""
-        hint = f'write its type in {table}, as in args.{first.name or "NAME"} = "f32{shape}"'
+        hint = f"write its type in {table}, as in args.{first.name or 'NAME'} = "
+        hint += format_toml(_suggest_type(first))
+        if not first.is_pointer:
+            hint += f"\n{format_struct_hint(first.type_name)}"
     elif kernel_name is None and kernel.problem:
         name_hint = f"{kernel.plain}<…>" if kernel.is_template else "NAME"
         hint = f'write kernel = "{name_hint}" in {table}, and its args'
     return problem, hint
+
+
+def _suggest_type(parameter: KernelParameter) -> object:
+    """Return an argument for a parameter whose type the text does not decide: an example."""
+    name = parameter.type_name
+    if not parameter.is_pointer:
+        return "f32"
+    if parameter.text.count("*") > 1:
+        return "u64*[n]"  # an array of addresses
+    dtype, width = C_TYPES.get(name[:-1], ""), name[-1:]
+    if not dtype or width not in ("2", "3", "4"):
+        return "f32*[n]"
+    # CUDA's vectors of 2 and 4 elements are loaded at once.
+    type_ = f"{dtype}*[n, {width}]"
+    return type_ if width == "3" else {"type": type_, "align": DTYPES[dtype].bytes * int(width)}
 
 
 def _add_kernel(
@@ -356,8 +389,13 @@ def _add_kernel(
     is_added = script["kernel"] != kernel_name
     additions: dict[str, object] = {"kernel": kernel.name} if is_added else {}
     if with_args:
+        shapes = [_read_type(arg).partition("[")[2] for arg in args.values()]
+        shapes += [str(arg.get("strides")) for arg in args.values() if isinstance(arg, dict)]
+        size_names = set(re.findall(r"\w+", " ".join(shapes)))
         completed_args = {
-            parameter.name: _complete_argument(parameter, args.get(parameter.name))
+            parameter.name: _complete_argument(
+                parameter, args.get(parameter.name), is_size=parameter.name in size_names
+            )
             for parameter in kernel.parameters
         }
         other_args = {key: arg for key, arg in args.items() if key not in completed_args}
@@ -413,10 +451,15 @@ def _is_parameter(arg: object) -> bool:
     return not isinstance(arg, dict) or (arg.get("parameter", True) and not arg.get("constant"))
 
 
-def _complete_argument(parameter: KernelParameter, written: object) -> object:
+def _complete_argument(
+    parameter: KernelParameter, written: object, *, is_size: bool = False
+) -> object:
     """Return an argument as the manifest would have it, a type or a table. Its type, and `out` for
     a tensor that is neither const nor optional, are taken from the template's parameter where the
-    manifest leaves them open. An argument with an element type is returned as written."""
+    manifest leaves them open. An argument with an element type is returned as written.
+
+    The size of a shape (`is_size`) has a sign, whatever the kernel declares: `i64` for `size_t`.
+    """
     argument_table: dict[str, Any] = {}
     if isinstance(written, dict):
         argument_table = written
@@ -428,7 +471,10 @@ def _complete_argument(parameter: KernelParameter, written: object) -> object:
     # An opaque pointer has no elements, and so no shape.
     if not shape and parameter.dtype != "void":
         shape = "[...]"
-    type_ = f"{parameter.dtype}*{shape}" if parameter.is_pointer else parameter.dtype
+    dtype = parameter.dtype
+    if is_size and not parameter.is_pointer:
+        dtype = {"u32": "i32", "u64": "i64"}.get(dtype, dtype)
+    type_ = f"{dtype}*{shape}" if parameter.is_pointer else dtype
     # An output cannot be optional, so that an optional tensor is an input.
     is_out = (
         shape != ""

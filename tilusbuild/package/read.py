@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tilusbuild.cache import layout
-from tilusbuild.errors import input_error
+from tilusbuild.errors import InputError, input_error
 from tilusbuild.package import names
 from tilusbuild.package.check import PackageChecker
 from tilusbuild.package.errors import PackageError, no_package
@@ -79,12 +79,26 @@ def _open_reader(path: str) -> Reader:
         if is_cache(path):
             hint = "`tilusbuild package` packs one"
             raise no_package("it is a cache tree, not a package", hint=hint)
+        if packages := _list_packages(path):
+            hint = f"it has packages: {', '.join(packages)}"
         raise no_package(f"a directory without {names.LIST}", hint=hint)
     if start[:1] == _PICKLE:
         raise no_package("it looks like a pickle, and tilusbuild never unpickles", hint=hint)
     is_text = start and start.isascii() and start.decode().isprintable()
     kind = "text" if is_text else "another file"
     raise no_package(f"it is {kind}, not an archive", hint=hint)
+
+
+def _list_packages(directory: str) -> list[str]:
+    """Return the paths of the packages in a directory, without files that cannot be read."""
+    packages = []
+    with suppress(OSError):
+        for name in sorted(os.listdir(directory)):
+            path = os.path.join(directory, name)
+            with suppress(InputError):
+                container = find_format(path)
+                packages += [path] if container is not None and container.is_readable else []
+    return packages
 
 
 def _read_start(path: str) -> bytes:

@@ -190,7 +190,8 @@ def _print_report(findings: Sequence[Finding], settings: Settings, *, verbose: b
                 print(f"           searched {search.where}: {search.note}")
     print()
     for name, value, source in _list_settings(settings):
-        print(f"{name} = {'set by each verb' if value is None else value}  ({source})")
+        unset = "chosen by tune" if name.startswith("bench-") else "no limit"
+        print(f"{name} = {unset if value is None else value}  ({source})")
     for message in find_unknown_variables(os.environ):
         print(f"warning  {message}")
 

@@ -27,7 +27,7 @@ class SignatureError(Exception):
     argument: str | None = None
     """The argument's name; None while one argument is parsed alone."""
     undeclared: tuple[str, ...] = ()
-    """The names of dimensions that no argument has, if that is the mistake."""
+    """The names of dimensions that no argument, or one of a wrong type, has."""
 
     def __init__(self, message: str, column: int | None = None, *, hint: str | None = None) -> None:
         super().__init__(message)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from tilusbuild.errors import did_you_mean
+from tilusbuild.errors import did_you_mean, find_nearest_word
 from tilusbuild.expr import ExprError, parse_expression
 from tilusbuild.runtime.dtypes import DTYPES, POINTER, get_integer_limits
 from tilusbuild.runtime.structs import is_struct, parse_struct
@@ -326,11 +326,19 @@ def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
         return
     if argument.tile is not None:
         return
-    hint = did_you_mean(argument.dtype, [*DTYPES, *constants])
+    known = [*DTYPES, *constants]
+    hint = did_you_mean(argument.dtype, known)
     if dtype := C_TYPES.get(argument.dtype):
         hint = f'that is "{dtype}" here'
+    elif argument.dims is None and find_nearest_word(argument.dtype, known) is None:
+        hint = "\n".join(filter(None, (hint, format_struct_hint(argument.dtype))))
     message = f'"{argument.dtype}" is neither a dtype nor a constant of the script'
     raise SignatureError(message, 1, hint=hint)
+
+
+def format_struct_hint(name: str) -> str:
+    """Return a hint for a type of this name that may be a struct."""
+    return f'a struct is written with its members: "struct {name or "NAME"} {{ f32 a; i32 b }}"'
 
 
 def _check_dims(
@@ -365,7 +373,11 @@ def _check_dims(
                 f'dimension "{name}" is {scalar.format_type()}: a dimension is an integer argument'
             )
         if name in dims and scalar.dtype not in _DIMENSION_TYPES:
-            raise SignatureError(f'dimension "{name}" is {scalar.dtype}: declare it as i32 or i64')
+            error = SignatureError(
+                f'dimension "{name}" is {scalar.dtype}: declare it as i32 or i64'
+            )
+            error.undeclared = (name,)
+            raise error
 
 
 def resolve_constants(
@@ -391,19 +403,20 @@ def resolve_constants(
 
 
 def _resolve_dtype(argument: Argument, constants: Mapping[str, bool | int | float | str]) -> str:
-    """Return the argument's dtype, or the value of the constant that its dtype names. Raises
-    `SignatureError`."""
+    """Return the argument's dtype, or that of the constant that its dtype names, whose value may be
+    the name of the type in C. Raises `SignatureError`."""
     is_resolved = argument.dtype in (*DTYPES, POINTER) or is_struct(argument.dtype)
     # A tensor map has no dtype of its own.
     if is_resolved or argument.tile is not None:
         return argument.dtype
     value = constants.get(argument.dtype)
-    if not isinstance(value, str) or value not in DTYPES:
+    dtype = C_TYPES.get(str(value), value)
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise SignatureError(
             f"constant {argument.dtype} is {value!r}, which is not a dtype",
             hint=did_you_mean(str(value), DTYPES),
         )
-    return value
+    return dtype
 
 
 def _resolve_dim(dim: Dim, constants: Mapping[str, bool | int | float | str]) -> Dim:

@@ -71,6 +71,12 @@ class KernelParameter(Struct, frozen=True):
     is_plain: bool = True
     """Whether it was understood as C++. Otherwise the name is a guess, and it may be several."""
 
+    @property
+    def type_name(self) -> str:
+        """The name of its type without qualifiers; "" if there is none."""
+        words = self.text.replace("*", " ").split()
+        return next((word for word in words if word not in ("const", *_NO_TYPE_WORDS)), "")
+
 
 class DeclaredKernel(Struct, frozen=True):
     """A `__global__` function. `name` is its name in a manifest: a C++ name contains `::`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from tilusbuild.cli.arguments import option, repeated
@@ -69,11 +70,11 @@ def check_seed(number: int) -> int:
 
 
 def _parse_number(word: str, text: str) -> Value:
-    """Return `text` as an integer, else as a float. Raises `InputError` for any other text; `word`
-    is the value of `--size` for the message."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
+    """Return `text` as an integer, else as a float; `1e6` is an integer. Raises `InputError` for
+    any other text; `word` is the value of `--size` for the message."""
+    with suppress(ValueError):
+        return int(text)
+    with suppress(ValueError):
+        number = float(text)
+        return int(number) if number.is_integer() and "." not in text else number
     raise input_error(f"--size {word}: {text} is not a number")

@@ -191,14 +191,16 @@ def _make_address_error(name: str) -> InputError:
 def _look_up_size(argument: Argument, sizes: Mapping[str, Value], signature: Signature) -> int:
     """Return the size given for a dimension, checked against its range. Raises `InputError`."""
     value = sizes.get(argument.name)
-    if not isinstance(value, int) or isinstance(value, bool):
+    if value is None:
         names = [dimension.name for dimension in signature.dimensions]
         example = ",".join(f"{name}={sizes.get(name, 1024)}" for name in names)
-        message = f"size {argument.name}={value} is not a whole number"
-        if value is None:
-            message = f'no size for dimension "{argument.name}"'
-        hint = f"give all in [script.….tune] sizes, or as --size {example}"
-        raise input_error(message, hint=hint)
+        raise input_error(
+            f'no size for dimension "{argument.name}"',
+            hint=f"a --size is one call, and has all sizes: --size {example};"
+            " so has each of [script.….tune] sizes",
+        )
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise input_error(f"size {argument.name}={value} is not an integer")
     # No dimension is below 0, whatever the range says.
     low = max(0, argument.low or 0)
     limits = get_integer_limits(argument.dtype)
