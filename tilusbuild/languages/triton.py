@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from functools import cache
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -69,6 +70,8 @@ def generate(
     options = {name: values[name] for name in _OPTIONS if name in values}
     knobs, log = triton.knobs, io.StringIO()
     knobs.propagate_env = False  # the environment stays that of the build
+    knobs.cache.manager_class = _make_cache_class()
+    knobs.compilation.store_binary_only = not inputs.dumps
     knobs.compilation.always_compile = knobs.nvidia.dump_ptxas_log = True
     if "TRITON_DISABLE_LINE_INFO" not in os.environ:  # lines have the project's directory
         knobs.compilation.disable_line_info = True
@@ -77,8 +80,7 @@ def generate(
             kernel = triton.compile(source, GPUTarget("cuda", int(number[1]), 32), options)
         except CompilationError as error:
             raise _locate_error(error, function) from None
-    facts = kernel.metadata
-    if facts.global_scratch_size:
+    if (facts := kernel.metadata).global_scratch_size:
         message = f"it needs {facts.global_scratch_size} bytes of scratch memory for each block"
         raise GeneratorError(message, line, "use pointers instead of descriptors in the kernel")
     clusters: dict[str, Any] = {}
@@ -94,7 +96,9 @@ def generate(
         block=(facts.num_warps * facts.warp_size,),
         smem=facts.shared,
         log=log.getvalue(),
-        ir={f"{path}/{facts.name}.{kind}": kernel.asm[kind] for kind, path in _STAGES.items()},
+        ir={
+            f"{path}/{facts.name}.{k}": kernel.asm[k] for k, path in _STAGES.items() if inputs.dumps
+        },
         **clusters,
     )
 
@@ -107,6 +111,22 @@ def _find_constant(parameter: Any, values: Mapping[str, Any], line: int) -> Any:
         return parameter.default
     kind = "space, params or derived" if parameter.is_constexpr else "args"
     raise GeneratorError(f'its parameter "{parameter.name}" is not in {kind}', line)
+
+
+@cache
+def _make_cache_class() -> Any:
+    """Return a cache that writes a file at once. Triton's makes a directory for each, so that other
+    processes see whole files; those of a private directory have no other reader."""
+    from triton.runtime.cache import FileCacheManager
+
+    class PrivateCache(FileCacheManager):  # type: ignore[misc]
+        def put(self, data: Any, filename: str, binary: bool = True) -> str:
+            path: str = self._make_path(filename)
+            with open(path, "wb") as file:
+                file.write(data if isinstance(data, bytes) else str(data).encode())
+            return path
+
+    return PrivateCache
 
 
 def _locate_error(error: Any, function: Any) -> GeneratorError:
