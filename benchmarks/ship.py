@@ -24,10 +24,13 @@ from _bench import ROOT, Ran, WorkNotDoneError, as_installed, machine, process
 from _real.code import compare
 
 WORK = Path(os.environ.get("SHIP", ROOT / "build/ship")).resolve()
+_OURS = "from tilusbuild import torch as"
 _IMPORTS = {
-    "from torch.utils.cpp_extension import": "from tilusbuild.torch import",
-    "from torch.utils import cpp_extension": "from tilusbuild import torch as cpp_extension",
+    r"from torch\.utils\.cpp_extension import": "from tilusbuild.torch import",
+    r"from torch\.utils import cpp_extension(?! as)": f"{_OURS} cpp_extension",
+    r"(from torch\.utils |)import (torch\.utils\.|)cpp_extension as": _OURS,
 }
+"""Patterns of imports in a setup.py, and what docs/torch-extensions.md has in their place."""
 _SAID = re.compile(r"tilusbuild: (\d+) sources: (\d+) compiled, (\d+) from the cache")
 _LEFT = "compiled by torch's own command"
 
@@ -100,6 +103,25 @@ PROJECTS = {
         "exllamav2==0.0.4",
         "import exllamav2_ext",
         "exllamav2/exllamav2_ext/cuda/q_gemm_kernel.cuh",
+    ),
+    "gptqmodel": Project(
+        "https://github.com/ModelCloud/GPTQModel 25dd8ea9",
+        "import gptqmodel_qqq_kernels",
+        "",
+        {
+            "CUDA_ARCH_LIST": "8.0",
+            "GPTQMODEL_FORCE_BUILD": "1",  # no wheel of its releases
+            "RELEASE_MODE": "1",  # without git, its version has no other suffix
+            "GPTQMODEL_BUILD_EXLLAMA_V2": "0",  # one of six extensions is built
+            "GPTQMODEL_BUILD_EXLLAMA_V3": "0",
+            "GPTQMODEL_BUILD_AWQ": "0",
+        },
+    ),
+    "punica": Project(
+        "https://github.com/punica-ai/punica 591b598",
+        "import punica.ops._kernels",
+        "csrc/bgmv/bgmv_config.h",
+        {"PUNICA_GROUP_SIZES": "1"},  # of four
     ),
     "grouped-gemm": Project(
         "grouped_gemm==0.3.0", "import grouped_gemm_backend", "csrc/fill_arguments.cuh"
@@ -176,7 +198,7 @@ class Workshop:
 def _change_import(setup: Path) -> None:
     text = setup.read_text()
     for theirs, ours in _IMPORTS.items():
-        text = text.replace(theirs, ours)
+        text = re.sub(theirs, ours, text)
     if text == setup.read_text():
         raise WorkNotDoneError(f"{setup} imports nothing of torch.utils.cpp_extension")
     setup.write_text(text)
@@ -194,6 +216,8 @@ def _source(name: str, source: str, python: str) -> Path:
         address, commit = source.split()
         subprocess.run(["git", "clone", "-q", address, fresh / name], check=True)
         subprocess.run(["git", "-C", fresh / name, "checkout", "-q", commit], check=True)
+        words = ["submodule", "update", "-q", "--init"]
+        subprocess.run(["git", "-C", fresh / name, *words], check=True)
         shutil.rmtree(fresh / name / ".git")
     else:
         words = ["-m", "pip", "download", "-q", "--no-binary", ":all:", "--no-deps"]
