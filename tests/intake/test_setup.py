@@ -276,6 +276,27 @@ def test_a_nested_build_of_cmake_is_read_with_its_links(project: Project) -> Non
     assert (table["output"], table["defines"]) == ("b/libk.so", {"N": "4"})
 
 
+def test_a_build_of_ninja_is_read_as_it_was_when_it_ran(project: Project) -> None:
+    """torch's BuildExtension writes one file for each extension, each over the one before."""
+    text = CMAKE_FAILS.partition("    def run")[0] + (
+        "    def build_extension(self, extension):\n"
+        "        name = extension.name\n"
+        "        with open('b/build.ninja', 'w') as file:\n"
+        "            file.write('rule c\\n command = g++ -c $in -o $out\\n')\n"
+        "            file.write(f'build {name}.o: c ../{name}.cpp\\n')\n"
+        "        subprocess.check_call(['ninja', '-v'], cwd='b')\n"
+        "        self.spawn(['g++', '-shared', f'b/{name}.o', '-o', f'{name}.so'])\n\n"
+        "parts = [Extension('one', []), Extension('two', [])]\n"
+        "setup(name='k', cmdclass={'build_ext': Build}, ext_modules=parts)\n"
+    )
+    files = {"setup.py": text, "one.cpp": "", "two.cpp": "", "b/build.ninja": "", ".git/HEAD": ""}
+    project.write_all(files)
+    project.run("import", "setup.py")
+    libraries = libraries_of(project)
+    sources = {name: library["sources"] for name, library in libraries.items()}
+    assert sources == {"one": ["one.cpp"], "two": ["two.cpp"]}
+
+
 SCALED = """\
 GPU = 0
 SIZE ?= 1

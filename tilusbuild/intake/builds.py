@@ -24,6 +24,7 @@ from tilusbuild.intake.draft import ManifestDraft
 from tilusbuild.process.base import Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime.regular import read_text, try_read_text
+from tilusbuild.state.files import write_atomic
 from tilusbuild.state.temporary import TemporaryDirectory
 
 Commands = list[tuple[str, list[str]]]
@@ -230,8 +231,13 @@ def record_setup_commands(
     commands: Commands = []
     for record in records:
         if "build" in record:
-            nested_build = (record["directory"], record["build"], record["targets"])
-            commands += read_build_commands(draft, *nested_build)
+            name, directory, targets = record["build"], record["directory"], record["targets"]
+            with TemporaryDirectory("import") as copies:
+                # What CMake has written for make is still there, and names files beside it.
+                if name.endswith(".ninja"):
+                    name = os.path.join(copies.path, name)
+                    write_atomic(name, record["text"].encode())
+                commands += read_build_commands(draft, directory, name, targets)
         elif "arguments" in record:
             commands.append((record["directory"], record["arguments"]))
     commands = [(directory, [*map(to_project_path, argv)]) for directory, argv in commands]

@@ -2,8 +2,8 @@
 
 `builds.py` starts it. Compilers, linkers, archivers and ninja are not started: each of their
 commands is a line of JSON in RECORD, as in compile_commands.json; of a nested build, its directory,
-file and targets. A command that asks a compiler something, or that tries it on a temporary file,
-runs. Imports nothing of tilusbuild.
+targets, and the name and text of its file. A command that asks a compiler something, or that tries
+it on a temporary file, runs. Imports nothing of tilusbuild.
 """
 
 from __future__ import annotations
@@ -126,7 +126,10 @@ def _record_nested_build(tool: str, argv: list[str], cwd: str) -> bool:
         pairs = zip(["", *argv], argv, strict=False)
         words = [word for before, word in pairs if before not in _OPTIONS_WITH_VALUE]
         targets = [word for word in words if not word.startswith("-")]
-    _write_record({"build": name, "directory": directory, "targets": targets})
+    with open(os.path.join(directory, name), encoding="utf-8", errors="replace") as file:
+        # torch writes one file for each extension, each over the one before.
+        record = {"build": name, "directory": directory, "targets": targets, "text": file.read()}
+    _write_record(record)
     return True
 
 
