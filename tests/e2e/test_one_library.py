@@ -54,6 +54,7 @@ def test_sources_of_three_languages_and_programs_of_a_script_are_one_library(bac
     with pytest.raises(AttributeError):
         library["_ZN12_GLOBAL__N_15twiceEi"]
     assert backend.compiled() == 0
+    assert "\n1 program, 0 to compile" in backend.run("plan", "backend.sources[source=src/c.c]").out
     assert "no problems" in backend.run("cache", "verify").out
     programs = backend.programs
     backend.run("cache", "gc")

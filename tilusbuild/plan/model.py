@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tilusbuild.arch import Arch, combine_limits
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
+from tilusbuild.manifest.library import SOURCE, SourcesScript
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import split_linked_names
 from tilusbuild.runtime.naming import (
@@ -115,6 +116,8 @@ def separate_schedule(manifest: Manifest, name: NamePattern) -> NamePattern:
     # A key may declare several linked names: `"block_m, block_n" = [[64, 32], [128, 64]]`.
     constants = {constant for key in constant_keys for constant in split_linked_names(key)}
     parameters = {parameter for key in parameter_keys for parameter in split_linked_names(key)}
+    if isinstance(owner, SourcesScript):
+        parameters = {SOURCE}
     if owner.space_file is not None:
         # The file is not read here: each name that is not a constant may be one of its parameters.
         parameters |= {constant for constant, _ in name.constants if constant}
