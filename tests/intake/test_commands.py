@@ -2,6 +2,7 @@
 
 import json
 import random
+import subprocess
 import sys
 from pathlib import Path
 
@@ -312,10 +313,18 @@ def test_a_program_that_compiles_nothing_makes_no_library(folder: Path) -> None:
 
 def test_an_rpath_is_taken_entry_by_entry(folder: Path) -> None:
     (folder / "k.cpp").write_text("")
-    line = "g++ -shared k.cpp -o k.so -Wl,-rpath,'$ORIGIN:/home/me/build/lib:$ORIGIN/../lib'"
+    line = "g++ -shared k.cpp -o k.so -Wl,-rpath,'$ORIGIN:/home/me/build/lib:$ORIGIN/../lib:::'"
     draft = drafted(folder, line)
     assert draft.libraries[0].keys["rpath"] == ["$ORIGIN", "$ORIGIN/../lib"]
     assert list(draft.notes) == ["a path of this machine is left out of rpath: /home/me/build/lib"]
+
+
+def test_libraries_of_the_compiler_are_linked_by_name(folder: Path) -> None:
+    """CMake names OpenMP's by its path."""
+    (folder / "k.cpp").write_text("")
+    path = subprocess.check_output(["g++", "-print-file-name=libgomp.so"], text=True).strip()
+    (library,) = drafted(folder, f"g++ -shared k.cpp -o k.so {path}").libraries
+    assert (library.keys["link-libs"], library.keys["link-dirs"]) == (["gomp"], [])
 
 
 @pytest.mark.parametrize(("libs", "torch"), [("-lc10 -ltorch", True), ("", None)])

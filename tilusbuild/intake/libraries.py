@@ -64,7 +64,7 @@ _IMPLIED_LINKER_OPTION = re.compile(
     r"|--build-id(=\w+)?|--enable-new-dtags|--gc-sections|--dependency-file=.*|--eh-frame-hdr"
     r"|--allow-shlib-undefined|--no-warn.*|--fatal-warnings|--export-dynamic|-E|--strip-\w+"
 )
-_SYSTEM_LIB_DIR = re.compile(r"/(usr/)?lib(64)?(/[^/]+-linux-gnu)?")
+_SYSTEM_LIB_DIR = re.compile(r"/(usr/)?lib(64)?(/[^/]+-linux-gnu|/gcc/[^/]+/\d+)?")
 
 
 def find_repository(directory: str) -> str:
@@ -265,7 +265,8 @@ class _LibraryReader(Struct):
                     # Such as `$ORIGIN/lib`, relative to the library, wherever it is installed.
                     if entry.startswith("$"):
                         rpath.append(entry)
-                    else:
+                    # CMake pads a list by `:`, to leave room for what an installation writes there.
+                    elif entry:
                         self.draft.add_note(f"a path of this machine is left out of rpath: {entry}")
             elif name in ("-soname", "-h", "--soname", "-rpath-link", "-m"):
                 # tilusbuild names the output itself. A value that is the next word is skipped, too.
