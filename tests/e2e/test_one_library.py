@@ -14,6 +14,7 @@ import pytest
 from support.one_library import FILES, MANIFEST, archive
 from support.processes import run_to_end, wait_until
 from support.project import NewProject, Project, head, needs_cxx
+from tilusbuild.binary.fatbin import read_archs
 
 LAYOUTS = ("tilus", "hidet")
 
@@ -354,6 +355,23 @@ def test_device_code_is_linked_where_it_is_asked_for(new_project: NewProject, tm
     subprocess.run([link / "module" / "compile.sh", tmp_path / "made.so"], check=True)
     assert (tmp_path / "made.so").read_bytes() == made.read_bytes()
     project.edit("src/host.cpp", "int v;", "int v = 0;")
+    assert project.compiled() == 2
+
+
+@pytest.mark.nvcc
+def test_a_part_has_architectures_of_its_own(new_project: NewProject):
+    text = head("gpu", "sm_80") + (
+        '[library.l]\nsources = ["src/b.cu"]\noutput = "l.so"\nrdc = true\n'
+        '[library.newer]\nsources = ["src/a.cu"]\nlibrary = "l"\narch = "sm_90"\nptx = true\n'
+        "rdc = false\ndefines = { CALL = 1 }\n"
+    )
+    project = new_project(text, CUDA)
+    project.build("--target", "gpu")
+    images = read_archs((project.directory / "l.so").read_bytes())
+    assert {(image.kind, image.arch) for image in images} == {
+        ("sass", "sm_80"), ("sass", "sm_90"), ("ptx", "sm_90")
+    }  # fmt: skip
+    project.edit("tilus.toml", '"sm_90"\nptx = true', '["sm_90a"]')
     assert project.compiled() == 2
 
 

@@ -203,8 +203,9 @@ class Build(build_ext):
         assert self.compiler.compiler_type == "unix"
         self.spawn(["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-dc", "k.cu", "-o", "k.o"])
         self.spawn(["nvcc", "-gencode=arch=compute_80,code=sm_80", "-dc", "k.cu", "-o", "l.o"])
+        self.spawn(["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-c", "k.cu", "-o", "m.o"])
         self.spawn(["nvcc", "-dlink", "k.o", "-o", "d.o"])
-        self.spawn(["g++", "-shared", "k.o", "l.o", "d.o", "-lcudart", "-o", "lib/libk.so"])
+        self.spawn(["g++", "-shared", "k.o", "l.o", "m.o", "d.o", "-lcudart", "-o", "lib/libk.so"])
         raise SystemExit("list: " + os.environ["TORCH_CUDA_ARCH_LIST"])
 
 setup(name="k", cmdclass={"build_ext": Build}, ext_modules=[])
@@ -217,14 +218,16 @@ def test_a_setup_py_that_asks_for_a_gpu_and_fails_at_its_end(project: Project) -
     )
     project.write_all({"setup.py": text, "k.cu": ""})
     printed = project.run("import", "setup.py").out
-    assert "setup.py was run, and failed after its command 5: list: 8.0+PTX" in printed
+    assert "setup.py was run, and failed after its command 6: list: 8.0+PTX" in printed
     assert "there is no GPU to ask: TORCH_CUDA_ARCH_LIST=8.0+PTX" in printed
-    assert "k_cuda and k are for different architectures" in printed
+    libraries = libraries_of(project)
+    part = {"sources": ["k.cu"], "library": "k"}
+    assert libraries["k_cuda"] == {**part, "arch": ["sm_80"]}
+    assert libraries["k_cuda_2"] == {**part, "rdc": False}
     manifest = tomllib.loads((project.directory / "tilus.toml").read_text())
-    assert {each["arch"] for each in manifest["target"].values()} == {"sm_90a", "sm_80"}
-    whole = libraries_of(project)["k"]
+    assert manifest["target"] == {"gpu": {"arch": "sm_90a"}}
+    whole = libraries["k"]
     assert (whole["output"], whole["rdc"], whole["cudart"]) == ("lib/libk.so", True, "shared")
-    assert whole["targets"] == ["sm_90a"]
 
 
 def test_a_setup_py_that_fails_shows_the_end_of_its_own_error(tmp_path: Path) -> None:

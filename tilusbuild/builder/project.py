@@ -19,13 +19,14 @@ from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import Pipeline
 from tilusbuild.errors import Diagnostic, InputError, Place, input_error
 from tilusbuild.manifest import Settings, decide_settings, find_project_manifest
+from tilusbuild.manifest.library import SourcesScript
 from tilusbuild.manifest.memo import recall_manifest, remember_manifest, reread_manifest
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.script_sections import has_values
 from tilusbuild.manifest.settings import BY_DEFAULT
 from tilusbuild.plan.instance import choose_pipeline
 from tilusbuild.plan.memo import PlanMemo
-from tilusbuild.plan.model import PlanSelection, Target, select_script_targets
+from tilusbuild.plan.model import PlanSelection, Target, make_target, select_script_targets
 from tilusbuild.plan.planner import Plan, Planner
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.environment import Style
@@ -300,7 +301,7 @@ def collect_refusals(
     for script, target in pairs:
         toolchain = toolchains[manifest.find_toolchain_name(script, target.name)]
         pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
-        refusals += _find_refused_archs(manifest, target, pipeline, toolchain)
+        refusals += _find_refused_archs(manifest, script, target, pipeline, toolchain)
         refusals += _find_refused_compression(manifest, target, pipeline, toolchain)
         refusals += _find_missing_cudart(manifest, script, target, toolchain)
         refusals += _find_refused_flags(manifest, script, target.name, pipeline)
@@ -309,15 +310,21 @@ def collect_refusals(
 
 
 def _find_refused_archs(
-    manifest: Manifest, target: Target, pipeline: Pipeline, toolchain: Toolchain
+    manifest: Manifest, script: str, target: Target, pipeline: Pipeline, toolchain: Toolchain
 ) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each architecture of a target that the compiler does not support."""
+    """Yield a diagnostic for each architecture, of a target or a part of a library, that the
+    compiler does not support."""
+    owner = manifest.scripts[script]
+    path = ("script", script)
+    if not isinstance(owner, SourcesScript) or not owner.owner.arch:
+        # A library also has the architectures of its parts, which are reported there.
+        path, target = ("target", target.name), make_target(manifest, target.name)
     try:
         pipeline.check_archs(toolchain, target.archs, target.ptx, None)
     except InputError as error:
         # The place is looked up only here, after an error: that scans the text of the manifest,
         # which takes milliseconds.
-        place = manifest.locate_value("target", target.name, "arch")
+        place = manifest.locate_value(*path, "arch")
         prefix = f"toolchain {toolchain.name}: " if toolchain.name else ""
         for diagnostic in error.diagnostics:
             yield diagnostic._replace(message=prefix + diagnostic.message, place=place)

@@ -279,45 +279,44 @@ class _LibraryReader(Struct):
     def add_library(
         self, library_name: str, objects: Sequence[str], keys: Mapping[str, object]
     ) -> None:
-        """Add a library of the sources of `objects` to the draft, with `keys` of its table.
-
-        Sources with other flags become further libraries: parts of the first, or libraries of their
-        own if their architectures differ. Sources that cannot be carried over become notes.
-        """
-        groups: dict[tuple[Archs | None, str], tuple[CompileArguments, list[str]]] = {}
-        # Device code comes first: its architectures are the library's, and host code with equal
-        # flags joins it. The sort is stable: sources stay in the order of the commands.
+        """Add a library of the sources of `objects` to the draft, with `keys` of its table. Sources
+        with other flags or architectures become parts of it. Sources that cannot be carried over
+        become notes."""
+        groups: dict[tuple[Archs | None, bool, str], tuple[CompileArguments, list[str]]] = {}
+        # Device code comes first, relocatable code before other: its architectures are the
+        # library's, and host code with equal flags joins it. The sort is stable: sources stay in
+        # the order of the commands.
         sources_in_order = sorted(
-            self._list_usable_sources(objects), key=lambda source: not _is_device_code(source[0])
+            self._list_usable_sources(objects),
+            key=lambda source: (not _is_device_code(source[0]), not source[1].rdc),
         )
         for name, arguments in sources_in_order:
+            group_key: tuple[Archs | None, bool, str] = None, False, arguments.key
             if _is_device_code(name):
-                group_key: tuple[Archs | None, str] = self._read_archs(arguments), arguments.key
+                group_key = self._read_archs(arguments), arguments.rdc, arguments.key
             else:
-                equal_keys = (key for key in groups if key[1] == arguments.key)
-                group_key = next(equal_keys, (None, arguments.key))
+                equal_keys = (key for key in groups if key[-1] == arguments.key)
+                group_key = next(equal_keys, group_key)
             _, group_sources = groups.setdefault(group_key, (arguments, []))
             group_sources.append(name)
         if not objects:
             self.draft.add_note(f"left out, because no source of it is compiled: {library_name}")
         first_library: LibraryDraft | None = None
-        for (arch, _), (arguments, sources) in groups.items():
+        for (arch, rdc, _), (arguments, sources) in groups.items():
             used_names = [library.name for library in self.draft.libraries]
             language = "cpp" if arch is None else "cuda"
             base_name = f"{first_library.name}_{language}" if first_library else library_name
             name = make_table_name(base_name, used_names)
             library = LibraryDraft(name, sorted(set(sources)), arch=arch)
             if first_library is None:
-                first_library, library.keys = library, dict(keys)
-            elif arch in (first_library.arch, None):
+                first_library, library.keys = library, {**keys, **({"rdc": True} if rdc else {})}
+            else:
                 library.keys["library"] = first_library.name
                 library.arch = first_library.arch
-            else:
-                library.keys["undefined"] = True
-                self.draft.add_note(
-                    f"{name} and {first_library.name} are for different architectures, and so two "
-                    "libraries, which the other build links together"
-                )
+                if arch not in (first_library.arch, None):
+                    library.keys |= {"arch": [*arch[0]], "ptx": arch[1] or None}
+                if arch and first_library.keys.get("rdc") and not rdc:
+                    library.keys["rdc"] = False
             self._set_arguments(library, first_library, arguments)
             self.draft.libraries.append(library)
 
@@ -367,12 +366,10 @@ class _LibraryReader(Struct):
     def _set_arguments(
         self, library: LibraryDraft, first_library: LibraryDraft, arguments: CompileArguments
     ) -> None:
-        """Set defines, flags, include directories, standard and CPU of a library. Set `rdc` and
-        `torch` of the first library, which is linked. Arguments that are left out become notes."""
+        """Set defines, flags, include directories, standard and CPU of a library, and `torch` of
+        the first library, which is linked. Arguments that are left out become notes."""
         library.defines = arguments.defines
         library.flags = self._keep_allowed_flags(arguments.flags)
-        if arguments.rdc:
-            first_library.keys["rdc"] = True
         include_dirs = [*arguments.include_dirs, *arguments.system_dirs]
         paths = [path for path in include_dirs if not _TORCH_INCLUDE_DIR.search(path)]
         if paths != include_dirs and first_library.keys.setdefault("torch", True):

@@ -10,10 +10,16 @@ import os
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.manifest.check_files import check_include_dirs
-from tilusbuild.manifest.check_targets import check_declared, check_flag_list, check_toolchain
+from tilusbuild.manifest.check_targets import (
+    check_archs,
+    check_declared,
+    check_flag_list,
+    check_toolchain,
+)
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.library import LANGUAGES, LINKED, LibrarySection, match_files
 from tilusbuild.manifest.scanner import Path
+from tilusbuild.manifest.sections import TargetSection
 from tilusbuild.runtime.where import is_within
 from tilusbuild.state.patterns import PatternTooWideError
 
@@ -21,7 +27,7 @@ from tilusbuild.state.patterns import PatternTooWideError
 _CALL_KEYS = ("kernel", "entry", "args", "launch", "prune", "dispatch", "tune", "cudart")
 _LINK_KEYS = ("link-libs", "link-dirs", "rpath", "undefined", "needed")
 # Keys of a library that a part of it cannot have.
-_WHOLE_KEYS = ("kind", "objects", "targets", "output", "cudart", "torch", "rdc", *_LINK_KEYS)
+_WHOLE_KEYS = ("kind", "objects", "targets", "output", "cudart", "torch", *_LINK_KEYS)
 
 
 def check_libraries(checks: Checks) -> None:
@@ -86,6 +92,11 @@ def _check_link(checks: Checks, path: Path, name: str, library: LibrarySection) 
     if library.library is not None:
         _check_library_name(checks, path, library.library)
         checks.reject_keys(path, _WHOLE_KEYS, "the library itself", "and this is a part of one")
+    if library.library is None or not checks.has(*path, "arch"):
+        why = "targets have the architectures of the rest"
+        checks.reject_keys(path, ("arch", "ptx"), "parts with architectures of their own", why)
+    elif library.arch:  # without a mistake in the value
+        check_archs(checks, path, TargetSection(arch=library.arch, ptx=library.ptx))
     manifest = checks.manifest
     # Scripts and parts name the library that they make objects for.
     used_names = {script.library for script in manifest.scripts.values()}

@@ -36,7 +36,7 @@ def check_targets(checks: Checks) -> None:
             'add one, such as:\n[script.saxpy]\ntemplate = "kernels/saxpy.cu.j2"',
         )
     for name, target in checks.manifest.targets.items():
-        _check_archs(checks, ("target", name), target)
+        check_archs(checks, ("target", name), target)
         check_toolchain(checks, ("target", name), target.toolchain)
     for path, name, script in checks.list_scripts():
         check_declared(checks, (*path, "targets"), script.targets, "target")
@@ -51,7 +51,7 @@ def check_targets(checks: Checks) -> None:
         check_declared(checks, (*path, "scripts"), package.scripts, "script", "library")
 
 
-def _check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
+def check_archs(checks: Checks, path: Path, target: TargetSection) -> None:
     """Report unknown and repeated architectures, and PTX that none of them can have."""
     all_known = True
     for number, arch in enumerate(target.arch):

@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Annotated, Literal
 
 from tilusbuild.manifest.script import Form, ScriptSection
-from tilusbuild.manifest.sections import ProductKeys
+from tilusbuild.manifest.sections import ARCHS_SCHEMA, ProductKeys
 from tilusbuild.manifest.table import Key, ValueFault
-from tilusbuild.manifest.values import Text
+from tilusbuild.manifest.values import Text, wrap_single
 from tilusbuild.space.model import Parameter
 from tilusbuild.state.patterns import PatternTooWideError, find_matches
 
@@ -41,6 +41,13 @@ def _check_output(output: str) -> str:
     return output
 
 
+def _check_archs(archs: tuple[str, ...]) -> tuple[str, ...]:
+    """Return architectures of GPUs. Raises `ValueFault`."""
+    if "cpu" in archs:
+        raise ValueFault("cannot be cpu", "a target for the CPU compiles all parts for it")
+    return archs
+
+
 class LibrarySection(ProductKeys, frozen=True, kw_only=True):
     """One library of many objects: plain sources, and the programs of scripts that name it."""
 
@@ -61,8 +68,16 @@ class LibrarySection(ProductKeys, frozen=True, kw_only=True):
     ] = None
     """A file of the project that each build makes equal to the library. `{target}` stands for the
     name of the target."""
-    rdc: bool = False
-    """Relocatable device code: a device link joins device functions of several objects."""
+    rdc: bool | None = None
+    """Relocatable device code: a device link joins device functions of several objects. Without it:
+    that of the library for a part, else `false`."""
+    arch: Annotated[
+        tuple[Text, ...],
+        Key(before=wrap_single, schema=ARCHS_SCHEMA, after=_check_archs, examples=["sm_90a"]),
+    ] = ()
+    """Of a part: the architectures of its objects, in place of those of a target for GPUs."""
+    ptx: bool = False
+    """With `arch`: as `ptx` of the target."""
     cudart: Literal["static", "shared", "none"] = "static"
     """How a shared library gets the CUDA runtime."""
     torch: bool = False
@@ -73,6 +88,7 @@ class LibrarySection(ProductKeys, frozen=True, kw_only=True):
 class SourcesScript(ScriptSection, frozen=True, kw_only=True):
     """The script of a library's sources; its template is the first of them."""
 
+    owner: LibrarySection
     files: tuple[str, ...]
 
     @property
@@ -118,6 +134,7 @@ def make_scripts(root: str, libraries: Mapping[str, LibrarySection]) -> dict[str
                 flags=library.flags,
                 unsafe_flags=library.unsafe_flags,
                 defines=library.defines,
+                owner=library,
                 files=files,
             )
     # The links come after the sources of all parts, because a build takes scripts in this order.

@@ -297,6 +297,7 @@ class ToolchainSection(NamedToolchainSection, frozen=True):
 
 
 _ARCH = {"type": "string", "pattern": r"^(sm_[0-9]+[af]?|cpu)$"}
+ARCHS_SCHEMA = {"anyOf": [_ARCH, {"type": "array", "items": _ARCH, "minItems": 1}]}
 
 
 class TargetSection(Table, frozen=True):
@@ -307,7 +308,7 @@ class TargetSection(Table, frozen=True):
         Key(
             min_length=1,
             before=wrap_single,
-            schema={"anyOf": [_ARCH, {"type": "array", "items": _ARCH, "minItems": 1}]},
+            schema=ARCHS_SCHEMA,
             examples=["sm_90a", ["sm_80", "sm_90a"], "cpu"],
         ),
     ]

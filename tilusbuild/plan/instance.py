@@ -323,8 +323,11 @@ def _make_part_options(manifest: Manifest, script: str, cuda: Cuda | None) -> Pa
     owner = manifest.scripts[script]
     # A kernel or an entry has a library of its own; other forms are objects and links.
     is_part = owner.form not in ("kernel", "entry")
+    rdc = owner.owner.rdc if isinstance(owner, SourcesScript) else None
+    if is_part and rdc is None:
+        rdc = manifest.libraries[owner.library or script].rdc
     return PartOptions(
-        rdc=is_part and manifest.libraries[owner.library or script].rdc,
+        rdc=bool(rdc),
         seeded=cuda is not None and cuda.takes_seed,
     )
 

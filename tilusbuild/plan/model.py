@@ -8,12 +8,12 @@ space, so that memory stays small with a hundred thousand of them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.arch import Arch, combine_limits
+from tilusbuild.arch import Arch, combine_limits, parse_arch
 from tilusbuild.errors import Diagnostic, InputError, did_you_mean, input_error
 from tilusbuild.expr import Expr, ExprError, Value
 from tilusbuild.manifest.library import SOURCE, SourcesScript
@@ -197,12 +197,31 @@ def make_target(manifest: Manifest, name: str) -> Target:
     declared = manifest.targets[name]
     return Target(
         name=name,
-        # Sorted: the order must not change the hash.
-        archs=tuple(sorted(declared.list_archs(), key=lambda a: (a.number, a.suffix))),
+        archs=_sort_archs(declared.list_archs()),
         ptx=declared.ptx,
         facts=dict(declared.facts),
         compress=declared.compress,
     )
+
+
+def select_archs(manifest: Manifest, script: str, target: Target) -> Target:
+    """Return the target with the architectures of a script: those that a part of a library names
+    itself, which the library then has, too."""
+    owner = manifest.scripts[script]
+    if target.kind == "cpu":
+        return target
+    if isinstance(owner, SourcesScript):
+        names, ptx = owner.owner.arch, owner.owner.ptx
+        archs = _sort_archs(map(parse_arch, names))
+        return replace(target, archs=archs, ptx=ptx) if names else target
+    parts = [part for part in manifest.libraries.values() if part.library == script]
+    part_archs = {parse_arch(name) for part in parts for name in part.arch}
+    return replace(target, archs=_sort_archs(part_archs.union(target.archs)))
+
+
+def _sort_archs(archs: Iterable[Arch]) -> tuple[Arch, ...]:
+    """Return architectures in one order: that of the manifest must not change a hash."""
+    return tuple(sorted(archs, key=lambda arch: (arch.number, arch.suffix)))
 
 
 def resolve_target_word(manifest: Manifest, word: str) -> tuple[str, ...]:
@@ -244,7 +263,7 @@ def select_script_targets(
         )
 
     pairs = [
-        (script, targets[target])
+        (script, select_archs(manifest, script, targets[target]))
         for script in manifest.scripts
         for target in manifest.list_script_targets(script)
         if is_selected(script, target)
