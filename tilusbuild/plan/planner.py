@@ -410,7 +410,8 @@ class ProgramJob(Struct, frozen=True):
             log,
             notes,
             nvrtc=not spec.pipeline.host_code,
-            directories=[root.path for root in roots],
+            directories=[root.path for root in roots if not root.quoted_only],
+            beside=[root.path for root in roots if root.quoted_only],
         )
         return text.rstrip("\n") + "\n" + explanation
 

@@ -218,12 +218,18 @@ def misses_header(log: str) -> bool:
 
 
 def explain_missing_header(
-    log: str, notes: Sequence[Diagnostic], *, nvrtc: bool = False, directories: Sequence[str] = ()
+    log: str,
+    notes: Sequence[Diagnostic],
+    *,
+    nvrtc: bool = False,
+    directories: Sequence[str] = (),
+    beside: Sequence[str] = (),
 ) -> str:
     """Return lines to append to a compiler's log; "" if no header is missing.
 
     `notes` are those of the source's closure: a compile sees a copy of the closure's headers only.
-    `directories` are those in which the project's headers are searched.
+    `directories` are those in which the project's headers are searched, `beside` those in which
+    only `#include "…"` searches.
     """
     match = _MISSING.search(log)
     if match is None:
@@ -236,7 +242,11 @@ def explain_missing_header(
     certain_notes = [note.render() for note in notes if not note.undetermined]
     uncertain_notes = [note.render() for note in notes if note.undetermined]
     # Only if the closure knows no certain cause, the general one is explained.
-    causes = certain_notes or [_explain_absent_header(name, directories)]
+    unsearched = beside if f"<{name}>" in log else ()
+    causes = certain_notes or [
+        _explain_unsearched_header(name, directories, unsearched)
+        or _explain_absent_header(name, [*directories, *beside])
+    ]
     return "\n".join([*causes, *uncertain_notes]) + "\n"
 
 
@@ -267,6 +277,20 @@ def _explain_library_header(name: str) -> str:
     return (
         f"{name}: NVRTC has no C and C++ library; if anything of it is needed,"
         f"\n  the toolkit's <cuda/std/{toolkit_name}> may have it"
+    )
+
+
+def _explain_unsearched_header(
+    name: str, directories: Sequence[str], unsearched: Sequence[str]
+) -> str | None:
+    """Return what to do about a header that only `unsearched` directories have; None if they have
+    not."""
+    has_header = lambda directory: os.path.isfile(os.path.join(directory, name))  # noqa: E731
+    if any(map(has_header, directories)) or not any(map(has_header, unsearched)):
+        return None
+    return (
+        f"{name}: #include <…> does not search the directory of the source;"
+        f'\n  write #include "{name}", or add the directory to include-dirs in [build]'
     )
 
 
