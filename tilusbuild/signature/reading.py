@@ -216,7 +216,8 @@ class KernelSource:
             return None  # a specialization or an instantiation declares no new template
         start = head[kinds.index("__global__")] if is_global else head[opening - 1]
         name = _text(head[opening - 1]) if opening > 0 else ""
-        names = [scope for scope in scopes if scope not in ("", _C)]
+        # A namespace without a name is not a part of the names in it.
+        names = [scope for scope in scopes if scope not in ("", _C, "namespace")]
         parameters, problem = list[KernelParameter](), ""
         if not name.isidentifier():
             name, problem = "", "the name and the parameters of this kernel are not plain C++"
@@ -230,8 +231,6 @@ class KernelSource:
                 problem = f'the parameters of "{name}" depend on macros'
             elif _TAG in inside or any(not p.is_plain and _VALUE in inside for p in parameters):
                 problem = f'the parameters of "{name}" depend on a tag'
-            elif "namespace" in names:
-                problem = f'"{name}" is in a namespace without a name'
         if is_c:
             c_names.add((name, is_global))
         row, column = self._locate(start)
