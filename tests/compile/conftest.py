@@ -1,19 +1,15 @@
 """What the compile tests share: recipes, a toolchain of this machine's tools, the fake driver."""
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
-from support.processes import run_to_end
+from support.fake_driver import FakeDriver, build_driver
 from support.recipes import link_without_nvcc, write_module
 from tilusbuild.compile.checks import find_launch_problem
 from tilusbuild.compile.kernel_names import find_symbol
@@ -123,41 +119,6 @@ def device(tmp_path: Path, nvrtc_toolchain: Any, runner: Runner) -> Callable[...
         return DeviceCode(outcome, (work / image).read_bytes(), find_symbol(recipe, str(work)))
 
     return compiled
-
-
-@dataclass
-class FakeDriver:
-    """Runs calls in a process whose driver is the fake one."""
-
-    directory: Path
-    journal: Path
-
-    def call(self, library: Path, *calls: dict[str, Any], environment: Any = (), **asked: Any):
-        self.journal.unlink(missing_ok=True)
-        answered = run_to_end(
-            [sys.executable, str(HERE / "launcher_process.py")],
-            input=json.dumps({"library": str(library), "calls": calls, **asked}),
-            environment={
-                "LD_LIBRARY_PATH": str(self.directory),
-                "FAKE_CUDA_JOURNAL": str(self.journal),
-                "FAKE_CUDA_PARAMETERS": "f32 ptr ptr i32",
-                **dict(environment),
-            },
-        )
-        return SimpleNamespace(**json.loads(answered.stdout))
-
-    def lines(self, start: str = "") -> list[str]:
-        """The journal's lines that start so."""
-        text = self.journal.read_text(errors="replace") if self.journal.exists() else ""
-        return [line for line in text.splitlines() if line.startswith(start)]
-
-
-def build_driver(directory: Path, *flags: str) -> Path:
-    directory.mkdir(parents=True)
-    argv = ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread", *flags]
-    library = str(directory / "libcuda.so.1")
-    subprocess.run([*argv, str(HERE / "fake_cuda.c"), "-o", library], check=True)
-    return directory
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from support.recipes import SAXPY, make_recipe
 from tilusbuild.compile.checks import find_launch_problem
 from tilusbuild.compile.launcher import format_launcher
 from tilusbuild.expr import parse_expression
-from tilusbuild.signature.model import NULL, Tile, make_struct_parameter
+from tilusbuild.signature.model import NULL, Argument, Tile, make_struct_parameter
 
 TENSOR = {"dtype": "f32", "shape": [1000]}
 SECOND = {**TENSOR, "data": 2 << 20}
@@ -376,6 +376,14 @@ class TestTensorMaps:
         recipe = self.recipe(more={"strides": ("row", 1)})
         self.call(driver, link(recipe), {"strides": [800, 1]})
         assert " 200:0:32:1 48:1600:64:1 " in driver.lines("map")[0]
+
+    def test_may_have_another_type_shape_and_strides(self, driver, link):
+        dims = (parse_expression("m // 2"), 100)
+        view = Argument("view", "u32", dims, strides=(parse_expression("n + 8"), 1))
+        assert self.call(driver, link(self.recipe(made=tile("8", "16", view=view))), {}) == [
+            [0, ""]
+        ]
+        assert " type=2 at 0x100000 100:0:16:1 24:832:8:1 " in driver.lines("map")[0]
 
     def test_the_plain_function_makes_it_too(self, driver, link):
         answer = driver.call(

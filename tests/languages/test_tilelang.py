@@ -1,10 +1,14 @@
 """TileLang's kernels ahead of time (docs/tilelang.md)."""
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from support.fake_driver import HERE, FakeDriver, build_driver
+from support.processes import run_to_end
 from support.project import Project
 
 pytest.importorskip("tilelang", reason="there is no TileLang: pip install 'tilusbuild[tilelang]'")
@@ -36,6 +40,29 @@ def matmul(A, B, block_M, num_stages):
             T.gemm(a, b, c)
         T.copy(c, C[by * block_M, bx * 128])
     return C
+"""
+
+# What TileLang's host code asks of the driver and of CUDA's runtime, besides the made up driver.
+ANSWERS = """\
+#define ANSWER(name) int name(void) { return 0; }
+ANSWER(cuCtxResetPersistingL2Cache) ANSWER(cuMemsetD32) ANSWER(cuMemsetD32_v2)
+ANSWER(cuModuleGetGlobal) ANSWER(cuModuleGetGlobal_v2) ANSWER(cuModuleLoadDataEx)
+ANSWER(cuStreamSetAttribute) ANSWER(cuTensorMapEncodeIm2col) ANSWER(cuLaunchCooperativeKernel)
+ANSWER(cudaSetDevice) ANSWER(cudaGetLastError) ANSWER(cudaPeekAtLastError)
+int cudaGetDevice(int *device) { *device = 0; return 0; }
+"""
+# Calls TileLang's own host code, whose kernel need not be compiled.
+OWN = """\
+import ctypes, json, sys, tilelang
+from tilelang import tvm
+from launcher_process import tensor
+from kernels import matmul
+target = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
+with target:
+    lowered = tilelang.lower(matmul(1024, 1024, 128, 3), target, enable_host_codegen=True)
+keep = []
+tensors = [ctypes.addressof(tensor(each, keep)) for each in json.loads(sys.argv[1])]
+tvm.runtime.Executable(lowered.rt_mod).jit()["gemm"](*map(ctypes.c_void_p, tensors))
 """
 
 
@@ -79,6 +106,41 @@ def test_a_function_in_the_style_of_the_quickstart_is_the_same_kernel(tmp_path: 
     assert launches[0] == launches[1]
 
 
+def test_a_kernel_for_hopper_launches_as_by_tilelang(tmp_path: Path) -> None:
+    # Given a kernel whose copies need tensor maps,
+    project = make_project(tmp_path, manifest=SMALL.replace("sm_80", "sm_90a"))
+    project.write_all({"own.py": OWN, "answers.c": ANSWERS})
+    assert project.compiled() == 1
+    (program,) = project.programs.values()
+    driver = FakeDriver(
+        build_driver(tmp_path / "driver", str(tmp_path / "answers.c")), tmp_path / "journal"
+    )
+    environment = {**driver.environment, "FAKE_CUDA_PARAMETERS": "bytes2 bytes2 ptr i32"}
+
+    def read_calls() -> list[str]:
+        lines = driver.lines("map") + driver.lines("launch")
+        return [line.replace("in primary0 ", "").replace("in none ", "") for line in lines]
+
+    # when it is called, and TileLang calls its own,
+    tensors = [
+        {"dtype": "f16", "shape": [rows, 1024], "strides": [1024, 1], "data": number << 20}
+        for number, rows in enumerate((200, 1024, 200), 1)
+    ]
+    driver.call(program / "module/lib.so", {"packed": tensors}, environment=environment)
+    ours = read_calls()
+    driver.journal.unlink()
+    environment |= {
+        "LD_PRELOAD": str(driver.directory / "libcuda.so.1"),
+        "PYTHONPATH": str(HERE),
+        "TILELANG_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    own = [sys.executable, "own.py", json.dumps(tensors)]
+    run_to_end(own, environment=environment, cwd=tmp_path)
+    # then the driver gets the same maps, grid, block, shared memory and parameters.
+    assert len(ours) == 3
+    assert ours == read_calls()
+
+
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
@@ -88,7 +150,6 @@ def test_a_function_in_the_style_of_the_quickstart_is_the_same_kernel(tmp_path: 
         ("tilus.toml", ('args.B = { type = "f16', 'args.B = { type = "bf16'), "B is float16*"),
         ("tilus.toml", ('"i32"', '"i64"'), "m is int32, not i64"),
         ("tilus.toml", ('"sm_80"', '["sm_80", "sm_86"]'), "no code for sm_80, sm_86"),
-        ("tilus.toml", ('"sm_80"', '"sm_90a"'), "it needs a TMA descriptor, A_desc"),
         ("tilus.toml", ("py:matmul", "py:T"), "T: it is not a function"),
     ],
 )

@@ -71,12 +71,12 @@ def find_launch_problem(recipe: Recipe) -> str | None:
     return _find_attribute_problem(recipe, launch) or _find_tensor_map_problem(recipe, launch)
 
 
-# The values of CUtensorMapInterleave, …Swizzle and …L2promotion of cuda.h, in bytes.
-_MAP_WIDTHS = {
+MAP_WIDTHS = {
     "interleave": (0, 16, 32),
     "swizzle": (0, 32, 64, 128),
     "l2-promotion": (0, 64, 128, 256),
 }
+"""The values of CUtensorMapInterleave, …Swizzle and …L2promotion of cuda.h, in bytes."""
 
 
 def _find_tensor_map_problem(recipe: Recipe, launch: Geometry) -> str | None:
@@ -94,8 +94,8 @@ def _find_tensor_map_problem(recipe: Recipe, launch: Geometry) -> str | None:
             limit = _MAX_MAP_SIZES.get(key)
             if limit is not None and not 1 <= value <= limit:
                 return f"{number_name} is {value}, outside 1..{limit}"
-            if limit is None and value not in _MAP_WIDTHS[key]:
-                widths = ", ".join(map(str, _MAP_WIDTHS[key]))
+            if limit is None and value not in MAP_WIDTHS[key]:
+                widths = ", ".join(map(str, MAP_WIDTHS[key]))
                 return f"{number_name} is {value}, not one of {widths}"
         if reason := _find_inner_box_problem(recipe, name, tile, map_numbers):
             return reason
@@ -108,7 +108,7 @@ def _find_inner_box_problem(
     """Return why the innermost dimension of a map's box does not fit its swizzle and interleave;
     None if it does. `map_numbers` are the map's numbers by name."""
     rank = len(tile.box)
-    tensor = next(a for a in recipe.signature.arguments if a.name == tile.tensor)
+    tensor = tile.view or next(a for a in recipe.signature.arguments if a.name == tile.tensor)
     row_bytes = map_numbers[f"{name}.box.{rank - 1}"] * get_scalar_type(tensor.dtype).bytes
     swizzle, interleave = map_numbers[f"{name}.swizzle"], map_numbers[f"{name}.interleave"]
     if interleave:

@@ -122,18 +122,15 @@ def _format_source(
     # A host function `launch` is exported itself: a second function of this name would not link.
     is_launch_exported = kind.passes_stream and symbol == "launch"
     tables = [
-        format_argument_tables(
-            symbol,
-            arguments,
-            dims,
-            always_strides=_MAPS in features,
-            always_structs=_PARAMETERS in features,
-        ),
-        format_parameter_tables(signature, len(geometry_texts), strings)
+        # First, as they add the dimensions of maps to the table of the arguments' dimensions.
+        format_parameter_tables(signature, len(geometry_texts), dims)
         if _PARAMETERS in features
         else "",
+        format_argument_tables(symbol, arguments, dims, always_structs=_PARAMETERS in features),
         format_constant_tables(arguments, strings) if constants else "",
     ]
+    if dims.expressions:
+        features.append("TL_EXPRESSIONS")
     parts = [
         "/* Written by tilusbuild: checks the arguments of a call, and launches. */\n",
         f"#define TL_ARGUMENTS {len(arguments)}",
@@ -184,10 +181,6 @@ _FEATURES: dict[str, Callable[[Argument], bool]] = {
     "TL_STRIDES": lambda argument: argument.strides is not None,
     "TL_POINTER": lambda argument: argument.dtype == POINTER,
     "TL_STRUCT": lambda argument: is_struct(argument.dtype),
-    "TL_EXPRESSIONS": lambda argument: (
-        argument.bytes is not None
-        or any(not isinstance(dim, int | str) for dim in argument.dims or ())
-    ),
     "TL_WORKSPACES": lambda argument: argument.bytes is not None,
     "TL_ZEROED": lambda argument: argument.zeroed,
     "TL_NEW_FLOATS": lambda argument: argument.dtype in ("f8e8m0", "f4e2m1x2"),

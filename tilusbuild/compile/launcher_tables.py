@@ -17,7 +17,13 @@ from tilusbuild.compile.geometry import (
     map_arguments_to_c,
 )
 from tilusbuild.expr import Expr, ExprError
-from tilusbuild.runtime.dtypes import POINTER, DataType, get_integer_limits, get_scalar_type
+from tilusbuild.runtime.dtypes import (
+    POINTER,
+    TENSOR_MAP_TYPES,
+    DataType,
+    get_integer_limits,
+    get_scalar_type,
+)
 from tilusbuild.runtime.structs import is_struct, parse_struct
 from tilusbuild.signature.model import (
     ANY_SHAPE,
@@ -103,11 +109,10 @@ def format_argument_tables(
     arguments: Sequence[Argument],
     dims: DimensionTable,
     *,
-    always_strides: bool,
     always_structs: bool,
 ) -> str:
-    """Return the C tables of the arguments and of their dimensions. The tables of strides and of
-    structs are left out if no argument has any, unless `always_…` is set.
+    """Return the C tables of the arguments and of all dimensions. The tables of strides and of
+    structs are left out if no argument has any, that of structs unless `always_structs` is set.
 
     Names are added to the strings of `dims`, dimensions and strides to its rows. Raises
     `LaunchError` for a dimension that is not an integer.
@@ -145,7 +150,7 @@ def format_argument_tables(
             "static const tl_dim tl_dims[] = {",
             *([f"  {{{row}}}," for row in dims.rows] or [empty]),
             "};",
-            *_format_number_table("int16_t", "tl_strides", strides, _NO_ROW, always=always_strides),
+            *_format_number_table("int16_t", "tl_strides", strides, _NO_ROW),
             *_format_number_table("uint8_t", "tl_optional", optional_flags, 0),
             *_format_number_table("uint8_t", "tl_any_shape", any_shape_flags, 0),
             *_format_number_table("uint8_t", "tl_workspace", workspaces, 0),
@@ -170,10 +175,11 @@ def _format_number_table(
     return [f"static const {c_type} {name}[] = {{{', '.join(map(str, values)) or '0'}}};"]
 
 
-def format_parameter_tables(signature: Signature, first_slot: int, strings: StringTable) -> str:
+def format_parameter_tables(signature: Signature, first_slot: int, dims: DimensionTable) -> str:
     """Return the C tables of the kernel's parameters, of the tensor maps, and of the structs that
-    the launcher makes. The numbers of the maps begin at `first_slot` of `tilus_constants`. Names
-    are added to `strings`."""
+    the launcher makes. The numbers of the maps begin at `first_slot` of `tilus_constants`. Names,
+    and the sizes and strides of maps, are added to `dims`. Raises `ValueError` for a size that is
+    not an integer."""
     # A number from 0 on is an argument's value, and behind the arguments a place of 8 bytes in the
     # structs; -1 is the first map, -2 the second, …; behind the last map is the null pointer.
     number_of = {argument.name: index for index, argument in enumerate(signature.value_arguments)}
@@ -181,12 +187,16 @@ def format_parameter_tables(signature: Signature, first_slot: int, strings: Stri
     slot = first_slot
     for map_index, (name, tile) in enumerate(signature.tensor_maps):
         tensor_number = number_of[tile.tensor]
-        tensor = signature.value_arguments[tensor_number]
+        tensor = tile.view or signature.value_arguments[tensor_number]
         number_of[name] = -1 - map_index
         element_bytes = get_scalar_type(tensor.dtype).bytes
-        map_type = _MAP_TYPES.get(tensor.dtype, 0)
-        fields = (tensor_number, map_type, element_bytes, int(tile.nan), slot)
-        rows.append(f"  {{{strings.add_text(name)}, {', '.join(map(str, fields))}}},")
+        sizes = dims.add_rows(tensor.dims or ())
+        strides = _NO_ROW if tensor.strides is None else dims.add_rows(tensor.strides)
+        fields = (
+            *(dims.strings.add_text(name), tensor_number, _MAP_TYPES.get(tensor.dtype, 0)),
+            *(element_bytes, int(tile.nan), len(tile.box), slot, sizes, strides),
+        )
+        rows.append(f"  {{{', '.join(map(str, fields))}}},")
         slot += len(collect_map_numbers(name, tile))
     number_of[NULL.name] = -1 - len(rows)
     members = []
@@ -200,7 +210,7 @@ def format_parameter_tables(signature: Signature, first_slot: int, strings: Stri
         computed += value.argument is None
         size = 8 if value.dtype == POINTER else get_scalar_type(value.dtype).bytes
         low, high = map(format_c_int, get_integer_limits(value.dtype) or (0, 0))
-        cells = (strings.add_text(value.name), value.offset, size, source, low, high)
+        cells = (dims.strings.add_text(value.name), value.offset, size, source, low, high)
         members.append(f"  {{{', '.join(map(str, cells))}}},")
         packed_size = value.offset // 8 + 1
     parameters = [number_of[argument.name] for argument in signature.parameters]
@@ -238,11 +248,8 @@ def format_constant_tables(arguments: Sequence[Argument], strings: StringTable) 
     )
 
 
-# CUtensorMapDataType of cuda.h; all types of one byte are UINT8, 0.
-_MAP_TYPES = {
-    "u16": 1, "i16": 1, "u32": 2, "i32": 3, "u64": 4, "i64": 5,
-    "f16": 6, "f32": 7, "f64": 8, "bf16": 9,
-}  # fmt: skip
+# The one type of two bytes that CUDA does not have. Those of one byte are UINT8.
+_MAP_TYPES = {"i16": 1, **{dtype: number for number, dtype in enumerate(TENSOR_MAP_TYPES)}}
 
 
 def _find_range(argument: Argument) -> tuple[int, int]:

@@ -32,6 +32,26 @@ class Packed:
     """For each member an argument's name, or an expression."""
 
 
+@dataclass(frozen=True)
+class TensorMap:
+    """A `CUtensorMap` by the arguments of cuTensorMapEncodeTiled: the innermost dimension first,
+    strides in bytes, enumerations as numbers."""
+
+    tensor: str
+    """The argument whose address it has."""
+    type: int
+    sizes: tuple[int | str, ...]
+    """Sizes and strides may be expressions over arguments."""
+    strides: tuple[int | str, ...]
+    """One fewer than sizes."""
+    box: tuple[int | str, ...]
+    element_strides: tuple[int | str, ...]
+    interleave: int = 0
+    swizzle: int = 0
+    l2_promotion: int = 0
+    oob_fill: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Generated:
     """The parts of a program that take precedence over the manifest. Sizes are numbers, or
@@ -39,9 +59,9 @@ class Generated:
 
     symbol: str | None = None
     """The kernel's name."""
-    parameters: tuple[str | Packed | None, ...] | None = None
-    """The kernel's parameters in order: names of arguments, structs, and None for a null pointer.
-    """
+    parameters: tuple[str | Packed | TensorMap | None, ...] | None = None
+    """The kernel's parameters in order: names of arguments, structs, tensor maps, and None for a
+    null pointer."""
     grid: tuple[int | str, ...] | None = None
     block: tuple[int | str, ...] | None = None
     smem: int | str | None = None

@@ -125,9 +125,7 @@ class LanguageInputs:
                 divisors[name] = lcm(divisors.get(name, 1), int(number))
         return divisors
 
-    def check_type(
-        self, name: str, dtype: str, is_pointer: bool, line: int | None, path: str | None = None
-    ) -> None:
+    def check_type(self, name: str, dtype: str, is_pointer: bool, line: int | None = None) -> None:
         """Raise `GeneratorError` if the type of a kernel's parameter is not that of its argument.
         `dtype` is NumPy's name of it; "" is any."""
         argument = self.arguments.get(name)
@@ -137,7 +135,7 @@ class LanguageInputs:
         known = DTYPES[argument.dtype].numpy if argument.dtype in DTYPES else dtype
         if is_pointer != (declared[-1] == "*") or dtype not in ("", known):
             message = f"{name} is {dtype or 'void'}{'*' * is_pointer}, not {declared}"
-            raise GeneratorError(message, line, path=path)
+            raise GeneratorError(message, line)
 
 
 def describe_packages(*names: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial, update_wrapper
 from typing import Any
 
-from tilusbuild.generate import Source, Target
+from tilusbuild.generate import Source, Target, TensorMap
 from tilusbuild.generate.worker import GeneratorError, LanguageInputs, call_by_name
 
 DEFAULTS = {
@@ -37,7 +37,6 @@ def generate(
     import tilelang
     from tilelang import tvm
     from tilelang.jit import JITImpl
-    from tilelang.jit.adapter.utils import pythonic_expr
 
     function = getattr(function, "jit_impl", function)  # of @tilelang.autotune
     configs: Mapping[str, Any] = {}
@@ -70,12 +69,11 @@ def generate(
     ((symbol, kernel),) = kernels.items()
     if "use_cooperative_groups" in kernel.attrs:
         raise GeneratorError("it synchronizes the grid, which needs a cooperative launch", line)
+    maps = _read_tensor_maps(lowered.host_mod, inputs, line)
     for parameter in kernel.params:
-        _check_parameter(parameter, inputs, line)
-    sizes = {
-        tag: pythonic_expr(size, ignore_cast=True, floor_div_op="//")
-        for tag, size in kernel.attrs["thread_extent"].items()
-    }
+        if parameter.name not in maps:
+            _check_parameter(parameter, inputs, line)
+    sizes = {tag: _format_size(size) for tag, size in kernel.attrs["thread_extent"].items()}
     grid, block = (
         tuple(sizes.get(f"{kind}.{axis}", "1") for axis in "xyz")
         for kind in ("blockIdx", "threadIdx")
@@ -83,12 +81,39 @@ def generate(
     return Source(
         lowered.kernel_source,
         symbol=symbol,
-        parameters=tuple(parameter.name for parameter in kernel.params),
+        parameters=tuple(maps.get(p.name, p.name) for p in kernel.params),
         grid=grid,
         block=tuple(map(int, block)),
         smem=int(kernel.attrs.get("dyn_shared_memory_buf", 0)),
         cluster=tuple(map(int, kernel.attrs.get("cluster_dims", ()))) or None,
     )
+
+
+def _format_size(size: Any) -> str:
+    from tilelang.jit.adapter.utils import pythonic_expr
+
+    text: str = pythonic_expr(size, ignore_cast=True, floor_div_op="//")
+    return text
+
+
+def _read_tensor_maps(
+    host_module: Any, inputs: LanguageInputs, line: int | None
+) -> dict[str, TensorMap]:
+    """Return the tensor maps that a host function makes, by the kernel's parameters. Raises
+    `GeneratorError` for one of another type than its argument."""
+    maps = {}
+    for host in host_module.functions.values():
+        for descriptor, call in host.attrs.get("tma_descriptor_args", {}).items():
+            function, _, kind, rank, tensor, *rest = call
+            # Another function makes those of a convolution, of other numbers.
+            if function.value == "__tvm_tensormap_create_tiled":
+                _check_parameter(tensor, inputs, line)
+                texts, n = [*map(_format_size, rest)], int(rank)
+                sizes, strides, box, steps = (tuple(texts[i : i + n]) for i in range(0, 4 * n, n))
+                modes = map(int, texts[4 * n :])
+                encoding = (tensor.name, int(kind), sizes, strides[1:], box, steps)
+                maps[descriptor.name] = TensorMap(*encoding, *modes)
+    return maps
 
 
 def _check_parameter(parameter: Any, inputs: LanguageInputs, line: int | None) -> None:

@@ -1,8 +1,8 @@
 """Tilus: lower a `tilus.Script` to CUDA C++, for a device that need not be there.
 
-A schedule's values are the parameters of `__init__`, and those of `__call__` that Tilus takes as
-constants. The source is the device code of Tilus' own `source.cu`: its host function only launches
-the kernel, as our launcher does. A host function that does more is refused.
+A schedule's values are the parameters of `__init__`, and the constants of `__call__`. The source is
+the device code of Tilus' own `source.cu`. The launcher makes tensor maps and launches as Tilus'
+host function does; one that does more is refused.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import inspect
 import re
 import subprocess
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-from tilusbuild.generate import Source, Target
+from tilusbuild.generate import Source, Target, TensorMap
 from tilusbuild.generate.worker import GeneratorError, LanguageInputs, call_by_name
 from tilusbuild.runtime.regular import read_text
 
@@ -29,15 +29,14 @@ DEFAULTS = {
 }
 """The keys of a script that names a class of this language, unless it sets them."""
 # Of the host function, with tvm-ffi's headers.
-_HOST_LINES = re.compile(
-    r'(?:#include <(?:tvm/|tilus/tvm/|tilus/runtime|cudaTypedefs)|extern "C" \{ Tilus).*\n'
-)
-_OPERATORS = {
-    "Add": "+", "Sub": "-", "Multiply": "*", "Div": "//", "Mod": "%", "LessThan": "<",
-    "LessEqual": "<=", "Equal": "==", "NotEqual": "!=", "LogicalAnd": "and", "LogicalOr": "or",
+_HOST_LINES = re.compile(r'(?:#include <(?:tvm/|tilus/tvm/|tilus/runtime)|extern "C" \{ Tilus).*\n')
+# The expressions of Tilus as ours. A name in braces is a part of the expression.
+_FORMATS = {
+    "Add": "{a} + {b}", "Sub": "{a} - {b}", "Multiply": "{a} * {b}", "Div": "{a} // {b}",
+    "Mod": "{a} % {b}", "LessThan": "{a} < {b}", "LessEqual": "{a} <= {b}", "Equal": "{a} == {b}",
+    "NotEqual": "{a} != {b}", "LogicalAnd": "{a} and {b}", "LogicalOr": "{a} or {b}",
+    "IfThenElse": "{then_expr} if {cond} else {else_expr}", "Cast": "{expr}",
 }  # fmt: skip
-
-_Place = Mapping[str, Any]
 
 
 def prepare() -> None:
@@ -60,91 +59,108 @@ def generate(
 
     if not (inspect.isclass(function) and issubclass(function, tilus.Script)):
         raise GeneratorError("it is not a class of tilus.Script")
-    _, line = inspect.getsourcelines(function)
-    place: _Place = {"line": line, "path": inspect.getsourcefile(function)}
-    archs = ", ".join(target.archs)
-    if not (goal := getattr(tilus.target, f"nvgpu_{archs.replace('_', '')}", None)):
-        hint = "make each GPU architecture a target of its own"
-        raise GeneratorError(f"Tilus has no code for {archs}", hint=hint, **place)
+    with _locate_errors(function):
+        archs = ", ".join(target.archs)
+        if not (goal := getattr(tilus.target, f"nvgpu_{archs.replace('_', '')}", None)):
+            hint = "make each GPU architecture a target of its own"
+            raise GeneratorError(f"Tilus has no code for {archs}", hint=hint)
     # Too much shared memory fails a program, not the build.
     properties = replace(goal.properties, shared_memory_per_block=1 << 31)
     tilus.target.set_current_target(replace(goal, properties=properties))
     tilus.option.debug.dump_ir(inputs.dumps)
-    constants, divisors = {}, {}
-    for parameter in [*inspect.signature(function.__call__).parameters.values()][1:]:
-        name, kind = parameter.name, parameter.annotation
-        if kind in (bool, int, float, str):
-            constants[name] = values.get(name, parameter.default)
-            if constants[name] is parameter.empty:
-                raise GeneratorError(f'its constant "{name}" has no value', **place)
-        elif getattr(kind, "is_integer", bool)():
-            divisors[name] = 1
     script: Any = object.__new__(function)  # since a call of the class does not make one
     call_by_name(script.__init__, values)
-    with TemporaryDirectory() as directory:
-        path = Path(directory)
-        try:
-            written = Transpiler().transpile(script, constants, divisors)
-            written = written.with_name(to_snake_case(function.__name__))
-            program = Program.create({written.name: written})
-            drivers.verify(program)
-            lowered = drivers.optimize_program(program, drivers.BuildOptions(), path)
-            module = drivers.optimize_ir_module(drivers.generate_ir_module(lowered), path)
-        except Exception as error:
-            raise _locate_error(error, **place) from None
-        ir = {str(file.relative_to(path)): read_text(file) for file in path.rglob("*.*")}
-    kernel = module.functions[f"{written.name}_kernel"]
-    _check_parameters(kernel, module.functions.pop("launch"), inputs, place)
-    text = _HOST_LINES.sub("", codegen(module, src_out_path=None, target="cuda"))
-    cluster = tuple(map(int, kernel.attrs.get("cuda.cluster_dim", ())))
-    return Source(
-        text.replace("static __global__", 'extern "C" __global__'),
-        program=str(program),
-        symbol=f"tilus_{kernel.name}",
-        parameters=tuple(parameter.hint for parameter in kernel.params),
-        grid=tuple(_format_size(size, place) for size in kernel.attrs["cuda.grid_dim"]),
-        block=(int(kernel.attrs["cuda.block_dim"]),),
-        smem=int(kernel.attrs.get("cuda.dynamic_smem_bytes", 0)),
-        cluster=cluster if any(size > 1 for size in cluster) else None,
-        ir=ir,
-    )
+    constants, divisors = {}, {}
+    with _locate_errors(function), TemporaryDirectory() as directory:
+        for name, parameter in inspect.signature(script.__call__).parameters.items():
+            if parameter.annotation in (bool, int, float, str):
+                constants[name] = values.get(name, parameter.default)
+            elif getattr(parameter.annotation, "is_integer", bool)():
+                divisors[name] = 1
+            if constants.get(name) is parameter.empty:
+                raise GeneratorError(f'its constant "{name}" has no value')
+        written = Transpiler().transpile(script, constants, divisors)
+        written = written.with_name(to_snake_case(function.__name__))
+        program, path = Program.create({written.name: written}), Path(directory)
+        drivers.verify(program)
+        lowered = drivers.optimize_program(program, drivers.BuildOptions(), path)
+        module = drivers.optimize_ir_module(drivers.generate_ir_module(lowered), path)
+        kernel, host = module.functions[f"{written.name}_kernel"], module.functions.pop("launch")
+        text = _HOST_LINES.sub("", codegen(module, src_out_path=None, target="cuda"))
+        if target.arch.startswith("sm_9"):  # Tilus 0.2 writes for Hopper what Blackwell has
+            text = text.replace(".cta_group::1", "")
+        cluster = tuple(map(int, kernel.attrs.get("cuda.cluster_dim", ())))
+        return Source(
+            text.replace("static __global__", 'extern "C" __global__'),
+            program=str(program),
+            symbol=f"tilus_{kernel.name}",
+            parameters=tuple(_list_parameters(kernel, host, inputs)),
+            grid=tuple(map(_format_size, kernel.attrs["cuda.grid_dim"])),
+            block=(int(kernel.attrs["cuda.block_dim"]),),
+            smem=int(kernel.attrs.get("cuda.dynamic_smem_bytes", 0)),
+            cluster=cluster if any(size > 1 for size in cluster) else None,
+            ir={str(file.relative_to(path)): read_text(file) for file in path.rglob("*.*")},
+        )
 
 
-def _check_parameters(kernel: Any, host: Any, inputs: LanguageInputs, place: _Place) -> None:
-    """Raise `GeneratorError` for a parameter that no argument of a call fits."""
-    for number, parameter in enumerate(kernel.params):
-        name, kind = parameter.hint, parameter.type
+@contextmanager
+def _locate_errors(function: Any) -> Iterator[None]:
+    """Raise the innermost error of a lowering, at the innermost statement that Tilus knows."""
+    try:
+        yield
+    except Exception as error:
+        path, (_, line) = inspect.getsourcefile(function), inspect.getsourcelines(function)
+        cause: Any = error
+        while True:
+            if hasattr(cause, "start_lineno") and cause.obj is not None:
+                path, line = cause.file, cause.start_lineno + cause.obj.lineno - 1
+            if cause.__cause__ is None:
+                break
+            cause = cause.__cause__
+        kind = "" if isinstance(cause, GeneratorError) else f"{type(cause).__name__}: "
+        lines = (getattr(cause, "msg", "") or f"{kind}{cause}").strip().splitlines()
+        text = "\n".join(lines[:4])  # of up to a thousand
+        raise GeneratorError(text, line, getattr(cause, "hint", None), path) from None
+
+
+def _list_parameters(kernel: Any, host: Any, inputs: LanguageInputs) -> list[str | TensorMap]:
+    """Return a kernel's parameters. Raises `GeneratorError` for one that no argument fits."""
+    from cuda.bindings import driver
+    from tilus.hidet.ir import stmt
+    from tilus.hidet.ir.tools import collect
+
+    known: dict[Any, str | TensorMap] = {parameter: parameter.hint for parameter in host.params}
+    stores = collect(host.body, stmt.BufferStoreStmt)
+    for call in collect(host.body, stmt.BlackBoxStmt):
+        if call.template_string.startswith("cuTensorMapEncodeTiled"):
+            variable, _, tensor, *buffers = call.exprs
+            words = re.findall(r"(CUtensorMap\w+)::(\w+)", call.template_string)
+            kind, *modes = (getattr(getattr(driver, enum), word).value for enum, word in words)
+            sizes, strides, box, steps = (
+                tuple(_format_size(store.value) for store in stores if store.buf is buffer)
+                for buffer in buffers
+            )
+            encoding = (_format_size(tensor), kind, sizes, strides, box, steps)
+            known[variable.expr] = TensorMap(*encoding, *modes)
+    (launch,) = collect(host.body, stmt.LaunchKernelStmt)
+    parameters: list[str | TensorMap] = []
+    for parameter, value in zip(kernel.params, launch.args, strict=True):
+        kind = parameter.type
         base = getattr(kind, "base_type", kind)
-        if number >= len(host.params) and (base is kind or name not in inputs.arguments):
-            message = f"Tilus' host function does not only launch: it makes {name}, a {kind}"
-            raise GeneratorError(message, **place)
-        dtype = getattr(base, "name", "")
-        inputs.check_type(name, dtype + "fn" * (dtype == "float8_e4m3"), base is not kind, **place)
+        choice = known.get(value, parameter.hint)
+        if value not in known and (base is kind or choice not in inputs.arguments):
+            raise GeneratorError(f"Tilus' host function computes {choice}, a {kind}")
+        if isinstance(choice, str):
+            dtype = getattr(base, "name", "").replace("8_e4m3", "8_e4m3fn")
+            inputs.check_type(choice, dtype, base is not kind)
+        parameters.append(choice)
+    return parameters
 
 
-def _format_size(size: Any, place: _Place) -> str:
-    """Return a size of Tilus' grid as an expression. Raises `GeneratorError`."""
-    match type(size).__name__:
-        case "int" | "Constant" | "Var":
-            return str(getattr(size, "hint", size))
-        case "Cast":
-            return _format_size(size.expr, place)
-        case "IfThenElse":
-            cases = (size.then_expr, size.cond, size.else_expr)
-            return "({} if {} else {})".format(*(_format_size(case, place) for case in cases))
-        case name if name in _OPERATORS:
-            sides = (_format_size(side, place) for side in (size.a, size.b))
-            return f"({f' {_OPERATORS[name]} '.join(sides)})"
-    raise GeneratorError(f"no expression is the size {size} of its grid", **place)
-
-
-def _locate_error(error: Any, line: int, path: str | None) -> GeneratorError:
-    """Return the innermost error of a lowering, at the innermost statement that Tilus knows."""
-    while True:
-        if hasattr(error, "start_lineno") and error.obj is not None:
-            path, line = error.file, error.start_lineno + error.obj.lineno - 1
-        if error.__cause__ is None:
-            break
-        error = error.__cause__
-    lines = (getattr(error, "msg", "") or f"{type(error).__name__}: {error}").strip().splitlines()
-    return GeneratorError("\n".join(lines[:4]), line, path=path)  # of up to a thousand
+def _format_size(size: Any) -> str:
+    """Return an expression of Tilus as one of ours. Raises `GeneratorError`."""
+    if isinstance(leaf := getattr(size, "hint", getattr(size, "value", size)), str | int):
+        return str(leaf)
+    if form := _FORMATS.get(type(size).__name__):
+        return f"({re.sub('{(.+?)}', lambda part: _format_size(getattr(size, part[1])), form)})"
+    raise GeneratorError(f"there is no expression for {size}, which its host function computes")

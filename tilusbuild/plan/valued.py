@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from tilusbuild.compile.checks import MAP_WIDTHS
 from tilusbuild.compile.declared import format_layout_asserts
 from tilusbuild.compile.model import Launch, Pipeline, Prune
-from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.errors import Diagnostic, InputError, Place
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.script import make_signature
 from tilusbuild.manifest.script_sections import (
@@ -27,14 +28,18 @@ from tilusbuild.manifest.script_sections import (
 )
 from tilusbuild.manifest.sections import check_macro_value
 from tilusbuild.manifest.table import ValueFault
+from tilusbuild.runtime.dtypes import TENSOR_MAP, TENSOR_MAP_TYPES, get_scalar_type
 from tilusbuild.runtime.structs import is_struct, parse_struct
 from tilusbuild.signature.model import (
     NULL,
     Argument,
     Signature,
+    SignatureError,
+    Tile,
     list_packed_values,
     make_struct_parameter,
 )
+from tilusbuild.signature.parsing import join_arguments, resolve_dim
 from tilusbuild.space.model import Schedule, SpaceError, SpaceSpec
 from tilusbuild.space.space import Space
 
@@ -256,35 +261,76 @@ class ProgramTexts:
                 if key in ("grid", "block", "smem", "cluster")
             }
         except ExprError as error:
-            place = self._manifest.locate_value("script", self._script, "generator")
-            raise InputError(Diagnostic(f"a launch of it: {error.message}", place)) from None
+            raise self._make_error(f"a launch of it: {error.message}") from None
         return replace(launch, **bound)
+
+    def _make_error(self, message: str, hint: str | None = None) -> InputError:
+        """Return an error at the script's key `generator`."""
+        place = self._manifest.locate_value("script", self._script, "generator")
+        return InputError(Diagnostic(message, place, hint))
 
     def select_parameters(
         self, signature: Signature, chosen: Sequence[str | Mapping[str, Any] | None] | None
     ) -> Signature:
-        """Return a signature with the kernel's parameters that a generator has named, if any: None
-        is a null pointer, and a mapping has the fields of a `Packed`. Raises `InputError`."""
+        """Return a signature with the kernel's parameters that a generator has chosen, if any: None
+        is a null pointer, and a mapping has the fields of a `Packed`, or of a `TensorMap`, which
+        becomes an argument. Raises `InputError`."""
         if chosen is None:
             return signature
         known: dict[str | None, Argument] = {a.name: a for a in signature.arguments}
         known[None] = NULL
-
-        def select(parameter: str | Mapping[str, Any] | None) -> Argument:
-            if isinstance(parameter, Mapping):
-                values = tuple(map(self.bind_expression, parameter["values"]))
-                return make_struct_parameter(parameter["type"], values)
-            if parameter not in known:
-                raise ValueError(f'"{parameter}" is not one of args')
-            return known[parameter]
-
+        parameters = []
+        prefix = ""
         try:
-            selected = replace(signature, chosen_parameters=tuple(map(select, chosen)))
-            list_packed_values(selected)
-        except (ExprError, ValueError) as error:
-            place = self._manifest.locate_value("script", self._script, "generator")
-            raise input_error(f"its parameter {error}", place=place) from None
-        return selected
+            for number, parameter in enumerate(chosen):
+                if not isinstance(parameter, Mapping):
+                    if parameter not in known:
+                        raise ValueError(f'"{parameter}" is not one of args')
+                    parameters.append(known[parameter])
+                elif "tensor" in parameter:
+                    prefix = f"{number}, a tensor map: "
+                    name = f"{parameter['tensor']}_map_{number}"
+                    parameters.append(_make_tensor_map(name, parameter))
+                    signature = join_arguments([*signature.arguments, parameters[-1]])
+                    prefix = ""
+                else:
+                    values = tuple(map(self.bind_expression, parameter["values"]))
+                    parameters.append(make_struct_parameter(parameter["type"], values))
+            signature = replace(signature, chosen_parameters=tuple(parameters))
+            list_packed_values(signature)
+        except (ExprError, SignatureError, ValueError) as error:
+            hint = getattr(error, "hint", None)
+            raise self._make_error(f"its parameter {prefix}{error}", hint) from None
+        return signature
+
+
+def _make_tensor_map(name: str, encoding: Mapping[str, Any]) -> Argument:
+    """Return the argument for the fields of a `generate.TensorMap`. Raises `SignatureError`, and
+    `ExprError`."""
+    chosen: dict[str, Any] = {}
+    for key, values in {"type": TENSOR_MAP_TYPES, **MAP_WIDTHS, "oob-fill": (False, True)}.items():
+        field_name = key.replace("-", "_")
+        number = encoding[field_name]
+        if not 0 <= number < len(values):
+            raise SignatureError(f"its {key} is {number}, not 0 to {len(values) - 1}")
+        chosen[field_name] = values[number]
+    dtype, nan = chosen.pop("type"), chosen.pop("oob_fill")
+    bytes_ = get_scalar_type(dtype).bytes
+    strides = (1, *(f"({stride}) // {bytes_}" for stride in encoding["strides"]))
+    # The manifest has the outermost dimension first.
+    dims, steps = (
+        tuple(resolve_dim(parse_cached(size), {}) for size in reversed(sizes))
+        for sizes in (encoding["sizes"], strides)
+    )
+    box, element_strides = (
+        tuple(map(parse_cached, reversed(encoding[key]))) for key in ("box", "element_strides")
+    )
+    if len(dims) != len(steps):
+        raise SignatureError(f"it has {len(dims)} sizes, and {len(steps) - 1} strides")
+    widths = {key: parse_cached(width) for key, width in chosen.items()}
+    view = Argument("view", dtype, dims, strides=steps)
+    tile = Tile(encoding["tensor"], box, element_strides, nan=nan, view=view, **widths)
+    return Argument(name, TENSOR_MAP, tile=tile)
 
 
 def format_launch(launch: Launch | None) -> list[str]:

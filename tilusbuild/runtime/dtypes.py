@@ -70,6 +70,8 @@ DTYPES = {
 
 TENSOR_MAP = "CUtensorMap"
 """The type of a tensor map, which has no value in a call."""
+TENSOR_MAP_TYPES = ("u8", "u16", "u32", "i32", "u64", "i64", "f16", "f32", "f64", "bf16")
+"""The types of a tensor map's elements, by CUtensorMapDataType of cuda.h."""
 POINTER = "void*"
 """The type of an opaque pointer: a scalar whose value is an address, or None for null."""
 _POINTER = DataType(POINTER, "pointer", 3, 64, "void *", "void *", "", "P")

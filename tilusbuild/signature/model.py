@@ -52,6 +52,8 @@ class Tile(Struct, frozen=True):
     l2_promotion: Expr = parse_expression(0)
     nan: bool = False
     """Whether elements out of bounds read as NaN and not as zero."""
+    view: Argument | None = None
+    """The tensor as the map has it: another type, shape and strides over the same memory."""
 
     def substitute_constants(self, constants: Mapping[str, bool | int | float | str]) -> Tile:
         """Return the tile with the names of constants replaced by their values."""
@@ -66,6 +68,8 @@ class Tile(Struct, frozen=True):
     def format_text(self) -> str:
         """Return the canonical text."""
         words = [f"of {self.tensor} box {', '.join(e.canonical for e in self.box)}"]
+        if self.view is not None:
+            words.insert(0, self.view.format_line())
         if self.element_strides:
             words.append(f"strides {', '.join(e.canonical for e in self.element_strides)}")
         words += [
@@ -74,6 +78,10 @@ class Tile(Struct, frozen=True):
             if (width := getattr(self, name)).constant != 0
         ]
         return " ".join([*words, *(["nan"] if self.nan else [])])
+
+
+def _format_dims(dims: tuple[Dim, ...]) -> str:
+    return ", ".join(dim.canonical if isinstance(dim, Expr) else str(dim) for dim in dims)
 
 
 class Argument(Struct, frozen=True):
@@ -93,7 +101,7 @@ class Argument(Struct, frozen=True):
     """Alignment of a tensor's address in bytes; None: the size of an element."""
     optional: bool = False
     """Whether a caller may pass None for a tensor. The kernel then gets a null pointer."""
-    strides: tuple[str | int, ...] | None = None
+    strides: tuple[Dim, ...] | None = None
     """The strides of a tensor in elements: arguments or numbers. None: contiguous."""
     is_stride: bool = False
     """Whether the launcher reads the value off a tensor's strides."""
@@ -123,8 +131,7 @@ class Argument(Struct, frozen=True):
         """Return the type in the manifest's spelling: `f16*[m, k]`."""
         if self.dims is None:
             return self.dtype
-        dims = (dim.canonical if isinstance(dim, Expr) else str(dim) for dim in self.dims)
-        return f"{self.dtype}*[{', '.join(dims)}]"
+        return f"{self.dtype}*[{_format_dims(self.dims)}]"
 
     def format_line(self) -> str:
         """Return the argument's line in `program.txt`."""
@@ -140,7 +147,7 @@ class Argument(Struct, frozen=True):
         if self.optional:
             words.append("optional")
         if self.strides is not None:
-            words.append(f"strides {', '.join(map(str, self.strides))}")
+            words.append(f"strides {_format_dims(self.strides)}")
         if self.is_stride:
             words.append("stride")
         if self.tile is not None:
@@ -216,9 +223,10 @@ class Signature(Struct, frozen=True):
         return tuple(argument for argument in self.arguments if argument.is_dimension)
 
     def format_parameters(self) -> list[str]:
-        """Return the line of `program.txt` on `chosen_parameters`, if there are any."""
+        """Return the lines of `program.txt` on `chosen_parameters` and on maps of views."""
         names = ", ".join(argument.name for argument in self.chosen_parameters or ())
-        return [f"parameters = {names}"] if self.chosen_parameters is not None else []
+        lines = [f"parameters = {names}"] if self.chosen_parameters is not None else []
+        return lines + [a.format_line() for a in self.arguments if a.tile and a.tile.view]
 
     def format_text(self) -> str:
         """Return the canonical text: a line for each argument, each ended by a newline."""

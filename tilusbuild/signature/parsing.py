@@ -263,14 +263,15 @@ def _name_in_errors(argument: Argument) -> Iterator[None]:
 
 
 def _check_tile(argument: Argument, tile: Tile, by_name: Mapping[str, Argument]) -> None:
-    """Raise `SignatureError` for a tensor map that cannot be made of its tensor."""
-    tensor = by_name.get(tile.tensor)
-    if tensor is None or tensor.dims is None or tensor.optional or tensor.constant:
-        raise SignatureError(
-            f'"{tile.tensor}" may be left out, so it cannot have a tensor map',
-            hint=did_you_mean(tile.tensor, [n for n, a in by_name.items() if a.dims]),
-        )
-    rank = len(tensor.dims)
+    """Raise `SignatureError` for a tensor map that cannot be made of its tensor, or of a view."""
+    tensors = [a.name for a in by_name.values() if a.is_tensor and not (a.optional or a.constant)]
+    if tile.tensor not in tensors:
+        message = f'"{tile.tensor}" is not a tensor that each call has on the device'
+        raise SignatureError(message, hint=did_you_mean(tile.tensor, tensors))
+    tensor = tile.view or by_name[tile.tensor]
+    if tile.view is not None:
+        _check_dims((*(tensor.dims or ()), *(tensor.strides or ())), by_name, ())
+    rank = len(tensor.dims or ())
     if tensor.dims == ANY_SHAPE or not 1 <= rank <= 5:
         shape = "any shape" if tensor.dims == ANY_SHAPE else f"{rank} dimensions"
         raise SignatureError(f'"{tile.tensor}" has {shape}; a tensor map has 1 to 5')
@@ -295,7 +296,7 @@ def _add_strides(
     A stride may be read off one tensor only: two tensors could disagree.
     """
     for stride in argument.strides or ():
-        if isinstance(stride, int):
+        if not isinstance(stride, str):
             continue
         scalar = by_name.get(stride)
         if scalar is None or scalar.dims is not None or scalar.dtype not in _DIMENSION_TYPES:
@@ -395,7 +396,7 @@ def resolve_constants(
             dtype = _resolve_dtype(argument, constants)
             dims = argument.dims
             if dims is not None:
-                dims = tuple(_resolve_dim(dim, constants) for dim in dims)
+                dims = tuple(resolve_dim(dim, constants) for dim in dims)
             resolved_argument = replace(argument, dtype=dtype, dims=dims)
             check_argument(resolved_argument)
             resolved.append(resolved_argument)
@@ -419,7 +420,7 @@ def _resolve_dtype(argument: Argument, constants: Mapping[str, bool | int | floa
     return dtype
 
 
-def _resolve_dim(dim: Dim, constants: Mapping[str, bool | int | float | str]) -> Dim:
+def resolve_dim(dim: Dim, constants: Mapping[str, bool | int | float | str]) -> Dim:
     """Return a dimension with the constants replaced: a number if nothing else is left. Raises
     `SignatureError`."""
     value: object

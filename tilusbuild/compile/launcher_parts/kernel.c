@@ -121,25 +121,26 @@ typedef struct { void *address; uint64_t size[TL_MAP_RANK], stride[TL_MAP_RANK];
 
 /* The memory of a map, the innermost dimension first; strides are bytes. */
 static int tl_map_memory(const tl_call *call, const tl_map_of *of, tl_mapped *found) {
-  const tl_argument *tensor = &tl_arguments[of->tensor];
   int64_t dense = of->bytes;
   memset(found, 0, sizeof *found);
   found->address = call->value[of->tensor].pointer;
-  for (int axis = tensor->rank - 1, at = 0; axis >= 0; axis--, at++) {
+  for (int axis = of->rank - 1, at = 0; axis >= 0; axis--, at++) {
     int64_t size, stride = dense;
-    if (tl_size_of(call, &tl_dims[tensor->first_dim + axis], &size)) return -1;
-    if (tl_strides[of->tensor] >= 0) {
-      if (tl_size_of(call, &tl_dims[tl_strides[of->tensor] + axis], &stride)) return -1;
+    if (tl_size_of(call, &tl_dims[of->sizes + axis], &size)) return -1;
+    if (of->strides >= 0) {
+      if (tl_size_of(call, &tl_dims[of->strides + axis], &stride)) return -1;
       stride *= of->bytes;
     }
     if (size < 1)
       return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": axis %d has no elements", tl_strings + of->name,
                      tl_name_of(of->tensor), axis);
-    if (size == 1) stride = (dense + 15) / 16 * 16; /* nobody goes along it: any multiple will do */
-    else if (at ? stride < 0 || stride % 16 : stride != of->bytes)
-      return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": axis %d has a stride of %lld bytes, which "
-                     "must be %s", tl_strings + of->name, tl_name_of(of->tensor), axis, (long long)stride,
-                     at ? "a multiple of 16" : "an element's");
+    if (at ? stride < 0 || stride % 16 : stride != of->bytes) {
+      if (size > 1)
+        return tl_fail("ValueError", "the tensor map \"%s\" of \"%s\": axis %d has a stride of %lld bytes, which "
+                       "must be %s", tl_strings + of->name, tl_name_of(of->tensor), axis, (long long)stride,
+                       at ? "a multiple of 16" : "an element's");
+      stride = (dense + 15) / 16 * 16; /* nobody goes along it: any multiple will do */
+    }
     found->size[at] = (uint64_t)size;
     found->stride[at] = (uint64_t)stride;
     dense *= size;
@@ -155,7 +156,7 @@ static int tl_map_memory(const tl_call *call, const tl_map_of *of, tl_mapped *fo
 static int tl_encode(const tl_call *call, int which, tl_map *map) {
   static __thread struct { tl_mapped memory; tl_map map; int made; } last[TL_MAP_COUNT + 1];
   const tl_map_of *of = &tl_maps[which];
-  const int rank = tl_arguments[of->tensor].rank;
+  const int rank = of->rank;
   const int64_t *slot = &tilus_constants[of->slot], *width = slot + 2 * rank;
   uint32_t box[TL_MAP_RANK], steps[TL_MAP_RANK];
   tl_mapped memory;

@@ -66,8 +66,9 @@ typedef struct {
 #ifdef TL_TENSOR_MAPS
 typedef struct {
   uint32_t name;
-  uint8_t tensor, type, bytes, nan; /* CUtensorMapDataType, bytes of an element */
-  uint16_t slot;                    /* of tilus_constants: where its numbers begin */
+  uint8_t tensor, type, bytes, nan, rank; /* CUtensorMapDataType, bytes of an element */
+  uint16_t slot;                          /* of tilus_constants: where its numbers begin */
+  int16_t sizes, strides;                 /* in tl_dims; strides are -1 for contiguous memory */
 } tl_map_of;
 
 #endif
