@@ -67,6 +67,8 @@ class Generated:
     smem: int | str | None = None
     """Bytes of dynamic shared memory."""
     cluster: tuple[int | str, ...] | None = None
+    cooperative: bool | None = None
+    pdl: bool | None = None
     program: str = ""
     """The kernel as the language prints it, for `program.txt`."""
     ir: Mapping[str, str] = field(default_factory=dict)

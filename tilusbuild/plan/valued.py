@@ -258,7 +258,7 @@ class ProgramTexts:
                 if isinstance(value, list)
                 else self.bind_expression(value)
                 for key, value in parts.items()
-                if key in ("grid", "block", "smem", "cluster")
+                if key in ("grid", "block", "smem", "cluster", "cooperative", "pdl")
             }
         except ExprError as error:
             raise self._make_error(f"a launch of it: {error.message}") from None
