@@ -2,6 +2,7 @@
 
 BRINGS = {
     "language": {
+        "cute": "tilusbuild.languages.cute",
         "tilelang": "tilusbuild.languages.tilelang",
         "tilus": "tilusbuild.languages.tilus",
         "triton": "tilusbuild.languages.triton",
