@@ -332,7 +332,8 @@ def test_a_source_that_differs_without_a_change_is_found(tmp_path: Path, head: s
 def test_a_cubin_is_linked_without_nvcc(tmp_path: Path) -> None:
     # Given a generator that returns a cubin whose kernel has another name and one parameter more,
     manifest = MANIFEST.replace('"cpu"', '"sm_80"').replace("[1, 2, 4]", "[1]")
-    files = {"tilus.toml": manifest + 'device-compiler = "none"\n', "kernels/gen.py": CUBIN}
+    generator = CUBIN.replace("block=(128,),", "block=(128,), cooperative=True,")
+    files = {"tilus.toml": manifest + 'device-compiler = "none"\n', "kernels/gen.py": generator}
     project = Project(tmp_path).write_all(files)
     source = tmp_path / "kernels" / "mine.cu"
     source.write_text(
@@ -353,7 +354,7 @@ def test_a_cubin_is_linked_without_nvcc(tmp_path: Path) -> None:
     text = (program / "program.txt").read_text()
     assert 'kernel = "mine"' in text
     assert 'compiler = "mine 1.0"' in text
-    assert "block = 128\nsmem = 0\nparameters = x, y, n, null pointer\n" in text
+    assert "block = 128\nsmem = 0\ncooperative = True\nparameters = x, y, n, null pointer\n" in text
     assert (program / "module" / "ir" / "mine.ptx").read_text() == "PTX"
     # and compile.sh, and a verification, make the same library of it.
     shown = subprocess.run([program / "module" / "compile.sh"], capture_output=True, text=True)
