@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
@@ -113,36 +114,50 @@ def fit_programs(
     columns, within = _choose_columns(ratios, within, max_programs)
     terms = _Terms(keys, [case.sizes for case in cases], [waves.blocks.get(p) for p in programs])
     best_columns: list[int] = np.unique(ratios.argmin(axis=1)).tolist()
-    terms.wave_size = waves.size or _find_wave_size(terms, best_columns, times)
+    terms = terms.resize_waves(waves.size or _find_wave_size(terms, best_columns, times))
     costs = _fit_costs(terms.list_values(columns), times[:, columns])
-    fitted_cases = {}
-    group_count = min(len(cases), _MAX_GROUPS)
-    for group in range(group_count):
-        rest = np.arange(len(cases)) % group_count != group
-        own, own_costs = columns, costs
-        if rest.any():
-            # Fewer programs may do without the group. All in turn take the steps of one fit.
-            max_steps = _MAX_STEPS // group_count
-            fewer = _find_cover(ratios[rest] <= within, len(columns) - 1, max_steps)
-            own = _swap_columns(ratios[rest], fewer or columns, within)
-            own_costs = _fit_costs(terms.list_values(own)[:, rest], times[rest][:, own])
-        predicted = _predict(terms.list_values(own), own_costs)
-        predicted[~is_served[:, own]] = math.inf
-        for row in np.flatnonzero(~rest).tolist():
-            best = min(columns, key=lambda column: ratios[row, column])
-            left_out = own[int(predicted[row].argmin())]
-            left_out = left_out if is_served[row, left_out] else best
-            regret = min(ratios[row, left_out], _FAILED) - 1
-            choice = (programs[best], ratios[row, best] - 1, programs[left_out], regret)
-            fitted_cases[row] = FittedCase(cases[row], *choice)
+    left_out_columns = _choose_without_groups(ratios, times, is_served, terms, columns, within)
+    fitted_cases = []
+    for row, (case, left_out) in enumerate(zip(cases, left_out_columns, strict=True)):
+        best = min(columns, key=lambda column: ratios[row, column])
+        left_out = left_out if is_served[row, left_out] else best
+        left_out_regret = min(ratios[row, left_out], _FAILED) - 1
+        choice = (programs[best], ratios[row, best] - 1, programs[left_out], left_out_regret)
+        fitted_cases.append(FittedCase(case, *choice))
     return Fit(
         within,
         {
             programs[column]: terms.format_cost(column, cost)
             for column, cost in zip(columns, costs, strict=True)
         },
-        [fitted_cases[row] for row in range(len(cases))],
+        fitted_cases,
     )
+
+
+def _choose_without_groups(
+    ratios: _Ratios,
+    times: _Floats,
+    is_served: NDArray[np.bool_],
+    terms: _Terms,
+    columns: Sequence[int],
+    within: float,
+) -> list[int]:
+    """Return the column of each case that a fit chooses without the group of the case. `columns`
+    are those of the whole fit."""
+    choices = np.zeros(len(ratios), np.intp)
+    group_count = min(len(ratios), _MAX_GROUPS)
+    for group in range(group_count):
+        rest = np.arange(len(ratios)) % group_count != group
+        # Fewer programs may do without the group. All in turn take the steps of one fit.
+        max_steps = _MAX_STEPS // group_count
+        fewer = _find_cover(ratios[rest] <= within, len(columns) - 1, max_steps)
+        own = np.array(_swap_columns(ratios[rest], fewer or columns, within))
+        values = terms.list_values(own.tolist())
+        predicted = _predict(values, _fit_costs(values[:, rest], times[rest][:, own]))
+        predicted[~is_served[:, own]] = math.inf
+        choices[~rest] = own[predicted[~rest].argmin(axis=1)]
+    columns_by_case: list[int] = choices.tolist()
+    return columns_by_case
 
 
 def fit_script(
@@ -312,16 +327,22 @@ class _Terms:
         count = len(keys) if len(keys) <= _MAX_FACTORS else 1
         products = [f for size in range(count + 1) for f in combinations(range(len(keys)), size)]
         sizes = np.array(cases, np.float64).reshape(len(cases), len(keys))
-        self.wave_size = 1
+        self._wave_size = 1
         self._keys = [dict(zip(keys, case, strict=True)) for case in cases]
         self._blocks = blocks
         self._counts: dict[int, _Floats] = {}
         self._names = [" * ".join(keys[place] for place in product) for product in products]
         self._products = np.array([sizes[:, product].prod(axis=1) for product in products]).T
 
+    def resize_waves(self, size: int) -> _Terms:
+        """Return these terms with waves of `size` blocks."""
+        terms = copy(self)
+        terms._wave_size = size
+        return terms
+
     def list_values(self, columns: Sequence[int]) -> _Floats:
         """Return the terms of programs, by program, case and term; 0 without known blocks."""
-        waves = [np.ceil(self._count_blocks(column) / self.wave_size) for column in columns]
+        waves = [np.ceil(self._count_blocks(column) / self._wave_size) for column in columns]
         own = [np.hstack([self._products, count[:, None] * self._products]) for count in waves]
         return np.array(own)
 
@@ -341,7 +362,7 @@ class _Terms:
         parts = [text] if (text := self._format_sum(by_product)) else []
         if text := self._format_sum(by_wave):
             expr = self._blocks[column]
-            parts.append(f"({text}) * cdiv({expr and expr.canonical}, {self.wave_size})")
+            parts.append(f"({text}) * cdiv({expr and expr.canonical}, {self._wave_size})")
         return " + ".join(parts) or "0.0"
 
     def _format_sum(self, coefficients: _Floats) -> str:
@@ -412,8 +433,7 @@ def _find_wave_size(terms: _Terms, columns: Sequence[int], times: _Floats) -> in
     times."""
 
     def measure_error(size: int) -> float:
-        terms.wave_size = size
-        values = terms.list_values(columns)
+        values = terms.resize_waves(size).list_values(columns)
         predicted = _predict(values, _fit_costs(values, times[:, columns], rounds=1))
         return float(np.nansum((predicted / times[:, columns] - 1) ** 2))
 
