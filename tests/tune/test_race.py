@@ -201,7 +201,7 @@ def test_interrupted_anywhere_and_resumed_it_ends_the_same(
     tmp_path: Path, budget: Budget, ahead: int
 ) -> None:
     work = make_work(tile=(1, 2, 4, 8), unroll=(1, 2, 3), split=(False, True))
-    cases = [make_case("first"), make_case("second")]
+    cases = [make_case("first", n=1), make_case("second", n=2)]
 
     def seconds(program: Any) -> float | str:
         if program.index % 11 == 3:

@@ -1,14 +1,17 @@
 """A model of the times in a space of programs, by which a search decides what to look at next.
 
-It is a Gaussian process over the logarithm of the time. Its kernel is a product of Matern 3/2
-kernels, one for each coordinate: neighbors are alike, and the weight of a coordinate says how much
-it matters. The weights are those of the greatest likelihood. Candidates are ranked by their
-expected improvement over the best program (Jones, Schonlau and Welch, 1998).
+It is a Gaussian process over the normal scores of the times: the ranks of the times, as quantiles
+of a normal distribution (Salinas, Shen and Perrone, 2020). So the few programs that are many times
+slower than the best do not decide on the scale. Its kernel is a product of Matern 3/2 kernels, one
+for each coordinate: neighbors are alike, and the weight of a coordinate says how much it matters.
+The weights are those of the greatest likelihood. Candidates are ranked by their expected
+improvement over the best program (Jones, Schonlau and Welch, 1998).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import NormalDist
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 
 _Floats: TypeAlias = NDArray[np.float64]
 _NOISE = 1e-3
-"""The variance of a sample, by that of the times."""
+"""The variance of a sample, by that of the scores."""
 _FIRST_WEIGHT, _MIN_WEIGHT, _MAX_WEIGHT = 2.0, 0.02, 20.0
 _FACTORS = (0.4, 0.7, 1.5, 2.5)
 """Changes of a weight that are tried."""
@@ -43,8 +46,7 @@ class Surrogate:
         None for one that is out; one at least has a time."""
         worst = max(seconds for seconds in scores.values() if seconds is not None)
         # A failure says that the programs around it are not promising.
-        times = np.log([max(worst if s is None else s, 1e-12) for s in scores.values()])
-        values: _Floats = (times - times.mean()) / (times.std() + 1e-9)
+        values = _score_ranks(np.array([worst if s is None else s for s in scores.values()]))
         points = self._points[[self._rows[program] for program in scores]]
         if len(scores) >= self._fitted_count + _REFIT:
             self._fitted_count = len(scores)
@@ -82,6 +84,16 @@ class Surrogate:
         solved = np.linalg.solve(factor.T, np.linalg.solve(factor, values))
         prior = 0.5 * ((np.log(weights) / _SPREAD) ** 2).sum()
         return float(-0.5 * values @ solved - np.log(np.diag(factor)).sum() - prior), factor, solved
+
+
+def _score_ranks(times: _Floats) -> _Floats:
+    """Return the normal scores of times, with a mean of 0 and a deviation of 1. Equal times have
+    equal scores."""
+    ordered = np.sort(times)
+    ranks = np.searchsorted(ordered, times, "left") + np.searchsorted(ordered, times, "right")
+    scores = np.array([NormalDist().inv_cdf(rank / 2 / len(times)) for rank in ranks.tolist()])
+    values: _Floats = (scores - scores.mean()) / (scores.std() + 1e-9)
+    return values
 
 
 def _correlate(points: _Floats, others: _Floats, weights: _Floats) -> _Floats:
