@@ -104,19 +104,6 @@ PROJECTS = {
         "import exllamav2_ext",
         "exllamav2/exllamav2_ext/cuda/q_gemm_kernel.cuh",
     ),
-    "gptqmodel": Project(
-        "https://github.com/ModelCloud/GPTQModel 25dd8ea9",
-        "import gptqmodel_qqq_kernels",
-        "",
-        {
-            "CUDA_ARCH_LIST": "8.0",
-            "GPTQMODEL_FORCE_BUILD": "1",  # no wheel of its releases
-            "RELEASE_MODE": "1",  # without git, its version has no other suffix
-            "GPTQMODEL_BUILD_EXLLAMA_V2": "0",  # one of six extensions is built
-            "GPTQMODEL_BUILD_EXLLAMA_V3": "0",
-            "GPTQMODEL_BUILD_AWQ": "0",
-        },
-    ),
     "punica": Project(
         "https://github.com/punica-ai/punica 591b598",
         "import punica.ops._kernels",
