@@ -60,7 +60,8 @@ _CORE: dict[str, dict[str, str]] = {
 
 @cache
 def find_contributions(point: str) -> dict[str, Any]:
-    """Return what the core and all rooms contribute to a point, by name."""
+    """Return the contributions of the core and of all rooms to a point, by name. A room of which
+    one in its `NEEDS` is missing contributes none."""
     contributions: dict[str, Any] = dict(_CORE.get(point, {}))
     rooms = list_rooms()
     for room in rooms:

@@ -291,8 +291,9 @@ class _ScriptCheck:
 
     def compare_programs(self, path: str) -> Iterator[CheckedLine]:
         """Compare the programs as `tune` does, append the samples to the log `path`, and yield a
-        line for each program and case. Samples in the log are not taken again. Raises `InputError`
-        for a log of another device, and `OSError`."""
+        line for each program and case. A program with damaged files is not called, and its lines
+        say so. Samples in the log are not taken again. Raises `InputError` for a log of another
+        device, and `OSError`."""
         if not self.cases:
             return
         damages = {program: self._find_damage(program) for program in self.programs}
@@ -324,7 +325,7 @@ class _ScriptCheck:
             yield from (self._make_line(decision.case, outcome) for outcome in decision.outcomes)
 
     def _make_line(self, case: Case, outcome: Outcome) -> CheckedLine:
-        """Return the line of a program's outcome in a case."""
+        """Return the line with the outcome of a program in a case."""
         program, script = outcome.program, _name_script(self.script)
         return CheckedLine(
             script=script,

@@ -115,7 +115,8 @@ def _find_source(project: Project, job: ProgramJob) -> str:
 def _make_commands(
     project: Project, jobs_with_source: list[ProgramJob], sources: dict[str, str], *, clang: bool
 ) -> Iterator[CommandLine]:
-    """Yield the command of each job. Raises `InputError` when a recipe has none."""
+    """Yield the command of each job, of which `sources` has the source's path by the job's hash.
+    Raises `InputError` for a recipe that has no such command."""
     make_command = make_clang_command if clang else make_compile_command
     for job in jobs_with_source:
         # Rendered, as the include directories depend on where the template is.

@@ -253,8 +253,8 @@ def find_exceeded_limit(
 
 
 def find_symbol_problem(recipe: Recipe, names: Sequence[str]) -> str | None:
-    """Return why the code, which has kernels of these names, has none of the declared name; None if
-    it has one."""
+    """Return the problem if the declared kernel is not among `names`, the kernels of the code; None
+    if it is."""
     if recipe.symbol in names:
         return None
     if is_cpp_name(recipe.symbol):

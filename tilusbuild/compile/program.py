@@ -158,15 +158,16 @@ class Compile(Struct):
             os.symlink(os.path.abspath(path), self.locate_file(TOOLS, name))
 
     def prepare_directory(self, include_dir: str | None) -> None:
-        """Create the private directory with copies of the inputs, and a link to the headers or
-        copies of them. Set `include_dir`."""
+        """Create the private directory with copies of the inputs, and `include` in it: a link to
+        `include_dir`, or a copy of it if the compiler records the headers' times. Keep the absolute
+        `include_dir` in the attribute of this name."""
         pipeline = self.recipe.pipeline
         self.include_dir = include_dir and os.path.abspath(include_dir)
-        module = os.path.join(self.stage, "module")
+        input_directory = os.path.join(self.stage, "module")
         self.make_directory()
         own_files = pipeline.collect_own_files(self.recipe)
         for name in (pipeline.source_name, *pipeline.fixed_files, *own_files):
-            source = os.path.join(module, name)
+            source = os.path.join(input_directory, name)
             if os.path.exists(source):
                 shutil.copyfile(source, self.locate_file(name))
                 os.utime(self.locate_file(name), _FIXED_TIMES)

@@ -87,7 +87,8 @@ class _SourceWriter:
         """Return the texts of `dispatch.c` and `dispatch.h`, by file name."""
         title = f"Written by tilusbuild: chooses a program of {self.script.label}, launches it."
         parts = [
-            f"/* {title}\n   {self.script.hash} */\n#define _GNU_SOURCE\n{self._write_constants()}",
+            f"/* {title}\n   {self.script.hash} */\n#define _GNU_SOURCE",
+            self._write_definitions(),
             _read_part("head.c"),
             write_c_prelude(),
             self._write_tables(),
@@ -107,32 +108,33 @@ class _SourceWriter:
         ]
         return {"dispatch.c": "\n".join(parts), "dispatch.h": self._write_header()}
 
-    def _write_constants(self) -> str:
-        """Return the `#define`s, counts and the default program, and the array of the arguments
-        that are constants."""
-        passed = [argument for argument in self.script.arguments if not argument.dimension]
+    def _write_definitions(self) -> str:
+        """Return the `#define`s of counts, of the default program and of the host's machine, then
+        an array with 1 for each argument of a call that is constant, else 0."""
+        call_arguments = [argument for argument in self.script.arguments if not argument.dimension]
         default, available = self.script.default, self.available
         if default is not None and default in self.refused:
+            # The macro is an expression in C, here one that fails.
             default_program = self._write_refusal("the default schedule", default)
         else:
             # As in `Chooser.choose_default`, a default that was not built causes no error.
             number = default if default is not None and default in available else min(available)
             default_program = str(self.index_of[number])
-        numbers = {
+        macros = {
             "KEYS": len(self.script.keys),
             "SIZES": len(self.sizes),
             "PROGRAMS": len(self.script.programs),
             "TABLES": len(self.tables),
             "COSTS": sum(len(table.fitted) for table in self.tables),
-            "PASSED": len(passed),
+            "PASSED": len(call_arguments),
             "DEFAULT_PROGRAM": default_program,
             "SERVING_DEFAULT": self.index_of[default] if default in available else -1,
             "MACHINE": format_c_string(self.script.code.machine),
         }
-        lines = [f"#define TD_{name} {number}" for name, number in numbers.items()]
+        lines = [f"#define TD_{name} {text}" for name, text in macros.items()]
         if self.script.kind == "cuda":
             lines.append("#define TD_CUDA 1")
-        constants = "".join(f"{int(argument.constant)}, " for argument in passed)
+        constants = "".join(f"{int(argument.constant)}, " for argument in call_arguments)
         lines.append(f"static const unsigned char td_is_constant[] = {{{constants}0}};")
         return "\n".join(lines) + "\n"
 
@@ -274,8 +276,8 @@ static int td_fitted(int which, const int64_t *size, const int64_t *call) {{
 """
 
     def _write_model(self) -> str:
-        """Return the C function of the cost model. It returns the cheapest program, or -2 without a
-        model and without a program whose cost is known."""
+        """Return the C function of the cost model. It returns the cheapest program; -2 if the
+        script has no model, or if no program's cost is known."""
         model = self.dispatch["model"]
         if model is None:
             return f"{_MODEL_HEAD}  (void)size;\n  (void)call;\n  return -2;\n}}\n"
@@ -296,6 +298,7 @@ static int td_fitted(int which, const int64_t *size, const int64_t *call) {{
             lines.append(f"  static const {ctype} column_{number}[] = {{{cells}}};")
         text, kind = CWriter(names, types).write_node(cost)
         number_type = "double" if kind == "float" else "int64_t"
+        # C has no empty arrays.
         program_numbers = ", ".join(str(self.index_of[program]) for program in programs) or "0"
         body = "\n".join(lines)
         return f"""\

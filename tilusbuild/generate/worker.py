@@ -203,23 +203,24 @@ def call_generator(
         kind = "None" if result is None else f"a value of type {type(result).__name__}"
         hint = "return the text, or a Source or Cubin of tilusbuild.generate"
         raise GeneratorError(f"it returned {kind}", line, hint)
-    plain: Source | Cubin = dataclasses.replace(result, **_to_plain_sizes(result, line))
-    return plain
+    source: Source | Cubin = dataclasses.replace(result, **_convert_launch_sizes(result, line))
+    return source
 
 
-def _to_plain_sizes(source: Generated, line: int | None) -> dict[str, Any]:
-    """Return the sizes of a launch as numbers of Python and expressions. Raises
-    `GeneratorError`."""
+def _convert_launch_sizes(source: Generated, line: int | None) -> dict[str, Any]:
+    """Return `grid`, `block`, `cluster` and `smem` by name. Each size in them is an int, which the
+    generator may have as another integer type, or the text of an expression. Raises
+    `GeneratorError`, at `line`, for any other size."""
 
-    def plain(size: Any) -> int | str:
+    def to_int_or_text(size: Any) -> int | str:
         return size if isinstance(size, str) else index(size)
 
     try:
         sizes = {key: getattr(source, key) for key in ("grid", "block", "cluster")}
-        plain_sizes: dict[str, Any] = {
-            key: value and tuple(map(plain, value)) for key, value in sizes.items()
+        tuples: dict[str, Any] = {
+            key: value and tuple(map(to_int_or_text, value)) for key, value in sizes.items()
         }
-        return {**plain_sizes, "smem": None if source.smem is None else plain(source.smem)}
+        return {**tuples, "smem": None if source.smem is None else to_int_or_text(source.smem)}
     except TypeError as error:
         raise GeneratorError(
             f"a size is neither a number nor an expression: {error}", line

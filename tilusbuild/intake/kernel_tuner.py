@@ -349,8 +349,8 @@ def _add_constants(
     draft: ManifestDraft, kernel: KernelDraft, names: Iterable[str], source: KernelSource
 ) -> None:
     """Add the `__constant__` variables `names`, which a caller fills, as arguments. A caller may
-    fill less than an array holds, so its size becomes an argument, too. An unknown name becomes a
-    note."""
+    fill less than an array holds, so its size becomes an argument, too. A variable becomes a note
+    if the source does not declare it, if its type is not understood, or if `kernel` has it."""
     for name in names:
         variable = source.variables.get(name)
         is_array = variable is not None and "[" in variable.text

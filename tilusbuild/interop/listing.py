@@ -103,8 +103,8 @@ class ForeignList(FileList, frozen=True, kw_only=True, rename={"part": "adopted"
         return f"below caches come {', '.join(sorted(SYSTEMS))}, and a file"
 
     def make_content_checker(self, path: str, size: int) -> Callable[[bytes], None] | None:
-        """Check the size of a file, and return a function that checks its content, if `path` is a
-        group file of Triton or the library of an entry; else return None. Both raise
+        """Return a function that checks a file's content, for a group file of Triton and for the
+        library of an entry; None for any other file. The size is checked at once. Both checks raise
         `PackageError`."""
         is_triton_group = is_group(self.part.system, path)
         entry = self.part.list_libraries().get(path)

@@ -106,8 +106,8 @@ class _CacheCollector(Struct):
     """The shared libraries, which run on the host."""
 
     def add_entry(self, entry: ForeignEntry) -> None:
-        """Add an entry with the code in its library, and its unit without files. Raises
-        `PackageError`."""
+        """Add an entry with the architectures of its library's code, and its unit with no files
+        yet. Raises `PackageError`."""
         # `add_file` counts the unit's files; a unit that stays at 0 is not listed.
         self.units[entry.removed_with] = 0
         library = self._find_library(entry)
@@ -115,9 +115,9 @@ class _CacheCollector(Struct):
         if len(data) > MAX_LIBRARY_SIZE:
             raise cannot_pack(f"{entry.path}/{library} has more than {MAX_LIBRARY_SIZE} bytes")
         images, needs = read_code(data)
-        name, machine = _to_printable(entry.name), needs.machine if needs else None
+        machine = needs.machine if needs else None
         self.entries[entry.path] = ListedEntry(
-            entry.path, entry.kind, name, library, images, machine
+            entry.path, entry.kind, _to_printable(entry.name), library, images, machine
         )
 
     def add_file(self, path: str) -> None:

@@ -105,8 +105,9 @@ def _find_similar(full: str, name: str) -> str | None:
 def check_include_dirs(
     checks: Checks, path: Path, directories: Sequence[Directory], key: str = "include-dirs"
 ) -> None:
-    """Report directories of the project, listed under `key`, that do not exist, and directories of
-    packages that lead out of these. Add the paths of the project's to `checks.looked_for`."""
+    """Report the directories under `key` that no build can use: one of the project that does not
+    exist, and one of a package that is absolute or outside of the package. Add the paths of the
+    project's directories to `checks.looked_for`."""
     kind = "include directory" if key == "include-dirs" else "directory"
     for number, directory in enumerate(directories):
         directory_path: Path = (*path, key, number, "path")

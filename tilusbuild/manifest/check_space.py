@@ -1,4 +1,5 @@
-"""Checks of `params`, `space` and `default`: rows fit their names, and every default is a value."""
+"""Checks of `params`, `space` and `default`: each row has a value for each of its names, and every
+default is one of the rows."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def _check_number_of_values(checks: Checks) -> bool:
 
 
 def _check_parameters(checks: Checks, path: Path, table: ScriptSection | OverrideSection) -> None:
-    """Report constants and parameters whose rows do not fit, and defaults that are not a row."""
+    """Report constants and parameters with a wrong row, and defaults that are not a row."""
     for key, values in table.params.items():
         rows = values if isinstance(values, tuple) else (values,)
         _check_rows(checks, (*path, "params", key), key, rows)
@@ -162,7 +163,7 @@ def _identify(row: Sequence[Value]) -> tuple[tuple[type, Value], ...]:
 
 
 def _list_rows(key: str, parameter: ParameterSection) -> list[Row]:
-    """Return all rows that a parameter may have; [] if one does not fit the names.
+    """Return all rows that a parameter may have; [] if one has too few or too many values.
 
     `_check_arity` reports such a row, and other checks do not repeat that.
     """

@@ -28,7 +28,8 @@ _FORM_KEYS = ("kernel", "entry", "library", "kernels")
 
 
 def check_targets(checks: Checks) -> None:
-    """Check that architectures are known, and that every target or script named exists."""
+    """Report a manifest without scripts, mistakes in targets, and the scripts and packages whose
+    targets, overrides, forms, groups or toolchains do not exist or do not suit them."""
     if not (checks.has("script") or checks.has("library") or checks.diagnostics):
         checks.add_key_error(
             (),
@@ -95,7 +96,7 @@ def check_declared(
 
 
 def _check_override_targets(checks: Checks, path: Path, name: str, script: ScriptSection) -> None:
-    """Report overrides for targets that are unknown or that the script is not built for."""
+    """Report overrides for an unknown target, or for one that the script is not built for."""
     declared_targets = checks.list_keys("target")
     for target in checks.list_keys(*path, "override"):
         override_path = (*path, "override", target)

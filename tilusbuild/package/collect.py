@@ -327,7 +327,7 @@ def _is_shipped(manifest: Manifest, script: str) -> bool:
 
 
 def _is_tuned(cache: Tree, instance: PlannedInstance) -> bool:
-    """Return whether a published script has a measured choice."""
+    """Return whether the script of an instance is published and has a measured choice."""
     try:
         tables = read_dispatch_table(read_script(_locate_script(cache, instance))).tables
     except LoadError:

@@ -323,7 +323,8 @@ _DEFINE_FLAG = re.compile(r"(?:-D|--?define-macro=)(.+)", re.DOTALL)
 
 
 def format_definitions(defines: Iterable[tuple[str, str]], flags: Iterable[str]) -> Iterator[str]:
-    """Yield a command's macros as `#define` lines: a macro may name a header."""
+    """Yield a `#define` line for each macro: those of `defines`, and those of options `-D` in
+    `flags`. The search for headers reads these lines, since an `#include` may be of a macro."""
     for name, value in defines:
         yield f"#define {name} {value}"
     previous_flag = ""

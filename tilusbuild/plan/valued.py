@@ -357,8 +357,9 @@ class Grouping(Struct):
     _kernels_by_unit: dict[tuple[Value, ...], tuple[str, ...]] = field(default_factory=dict)
 
     def select_shared_values(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
-        """Return the values of constants, and of the names of the space that have one value in a
-        unit: the source may depend on these."""
+        """Return the values that all programs of a unit share, on which its source may depend:
+        those of constants, of the parameters by which units differ, and those derived from
+        these."""
         names = ({*self.spec.parameter_names} & set(self.group)) | self.spec.constants.keys()
         # A derived value of shared names is shared, and so are the values derived from it. They may
         # be declared in any order: the search ends when a round adds none.

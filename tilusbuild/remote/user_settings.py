@@ -87,7 +87,7 @@ def read_user_file(path: str) -> dict[str, Any]:
         document = read_document(path)
         tables = document.data
     except InputError as error:
-        raise InputError(*map(_hide_text, error.diagnostics)) from None
+        raise InputError(*map(_hide_file_text, error.diagnostics)) from None
     except RecursionError:
         raise input_error("is nested too deeply", place=Place(shorten_path(path))) from None
     remote = tables.pop("remote", {})
@@ -120,10 +120,10 @@ def _check_table(
         raise InputError(*diagnostics) from None
 
 
-def _hide_text(diagnostic: Diagnostic) -> Diagnostic:
-    """Return a diagnostic without any text of the file."""
+def _hide_file_text(diagnostic: Diagnostic) -> Diagnostic:
+    """Return a diagnostic that quotes nothing of the file. One with a line gets a general message
+    at its place; one without a line keeps its message, which is the system's."""
     position = diagnostic.place or Place("")
-    # A diagnostic without a line is an error of the system, as of a file that cannot be read.
     if position.line is None:
         return Diagnostic(diagnostic.message, position)
     hint = "a string that is not closed or has no quotes, perhaps; the line is not shown"

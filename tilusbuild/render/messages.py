@@ -136,8 +136,9 @@ class _LogMapper:
         return index
 
     def _format_message(self, head: _MessageHead, echo: list[str]) -> Iterator[str]:
-        """Yield a message about the source, with places in the template: its head, its echo, and
-        the template's line. The lines after it count as lines of the source."""
+        """Yield the lines of a message about the source: its head and its echo with places in the
+        template, then the template's line. Without an origin, yield head and echo with their own
+        places. Set `_in_source`, for the lines of the log that follow."""
         self._in_source = True
         column = self._find_column(head)
         origin = self._map.find_origin(head.line, column)

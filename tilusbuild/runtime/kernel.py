@@ -133,7 +133,7 @@ class Kernel:
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Launch the program that suits the arguments; return the outputs that were allocated, or
         None. NumPy scalars and read-only inputs, which the launcher refuses, are converted, and
-        the call is repeated. Raise `LoadError`s, and the launcher's errors about the arguments."""
+        the call is repeated. Raises `LoadError`s, and the launcher's errors about the arguments."""
         outputs = None
         if named or len(args) != self._argument_count:
             args, outputs = arrays.complete_arguments(self._scripts[0], self._forms, args, named)
@@ -214,7 +214,7 @@ class Kernel:
 
     def _choose_program(self, active: _ActiveDevice, sizes: Mapping[str, Value]) -> Choice:
         """Return the choice for these sizes. Log a warning, once for the kernel, if their bucket
-        was not measured. Raise `LoadError` and `ValueError`."""
+        was not measured. Raises `LoadError` and `ValueError`."""
         choice = active.chooser.choose_program(sizes)
         if choice.source == "nearest":
             text = f"{active.script.label}: {choice.why}; tune to have it measured"
@@ -248,7 +248,7 @@ class Kernel:
             raise LoadError(f"{self._scripts[0].name} needs a GPU: {error}") from None
 
     def _activate(self, kind: str, index: int) -> _ActiveDevice:
-        """Return the state for a device, made at the first call for it. Raise `LoadError` and
+        """Return the state for a device, made at the first call for it. Raises `LoadError` and
         `DriverError`."""
         key = (kind, index)
         with self._lock:
@@ -301,7 +301,7 @@ class Kernel:
     ) -> tuple[Callable[..., Any], Callable[[], int]]:
         """Choose a program for the arguments, open its library and return the launcher, and the
         function that counts a call with these sizes. A launcher that serves every call becomes
-        `_shared_launcher`, unless calls are counted. Raise `TypeError` and `LoadError`."""
+        `_shared_launcher`, unless calls are counted. Raises `TypeError` and `LoadError`."""
         active = self._activate_for(arrays.find_first_tensor(self._scripts[0], named), named)
         sizes = arrays.read_sizes(active.script, named)
         for argument in active.script.arguments:
@@ -327,8 +327,8 @@ class Kernel:
 
     def _activate_for(self, tensor: Any, named: Mapping[str, Any]) -> _ActiveDevice:
         """Return the state for the device of a tensor among the arguments `named`, for the default
-        device without one. Raise `TypeError` for an object without DLPack, `LoadError` for a device
-        that no instance is built for."""
+        device without one. Raises `TypeError` for an object without DLPack, `LoadError` for a
+        device that no instance is built for."""
         if tensor is None:
             return self._activate_default()
         name = self._scripts[0].name
@@ -448,7 +448,7 @@ class SizeLocation(NamedTuple):
 
 
 def locate_size(script: Script, name: str) -> SizeLocation:
-    """Return the location of the size `name` in a call. Raise `LoadError` when no argument has
+    """Return the location of the size `name` in a call. Raises `LoadError` when no argument has
     it."""
     arguments = arrays.list_call_arguments(script)
     for i, argument in enumerate(arguments):

@@ -113,7 +113,7 @@ class SearchRoot(NamedTuple):
 
 
 def _list_names(directory: str) -> list[str]:
-    """Return the sorted names in a directory; none of a missing one. Raise `LoadError`s."""
+    """Return the sorted names in a directory; none of a missing one. Raises `LoadError`s."""
     try:
         return sorted(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -126,7 +126,7 @@ def _read_places(
     tree: SearchRoot, directory: str, start: str
 ) -> list[tuple[bool, str, set[str]]] | None:
     """Return (`is_first`, `remedy`, hashes of directories) of the places of a script in index.json;
-    None without an index. Raise `CorruptCacheError` for a damaged one."""
+    None without an index. Raises `CorruptCacheError` for a damaged one."""
     path = os.path.join(tree.path, "index.json")
     try:
         projects = unseal_json(read_bytes(path))["projects"]
@@ -211,18 +211,21 @@ def digest_file(path: str) -> str | None:
 
 
 def find_search_roots(where: object) -> Iterator[SearchRoot]:
-    """Yield the trees to search, in order. Raises `LoadError`, and `TypeError` for `where`."""
+    """Yield the trees to search, in order. Raises `LoadError`, and `TypeError` for a
+    `where` of another type."""
     if where is not None:
         yield _resolve_where(where)
         return
-    named = _find_named_cache()
-    first = named or find_project_cache(get_working_directory())
-    is_trusted = not any(map(explain_distrust, first.deciders))
+    named_cache = _find_named_cache()
+    first_cache = named_cache or find_project_cache(get_working_directory())
+    is_trusted = not any(map(explain_distrust, first_cache.deciders))
     if is_trusted:
-        yield SearchRoot(first.path, first.origin, is_named=named is not None)
+        is_named = named_cache is not None
+        yield SearchRoot(first_cache.path, first_cache.origin, is_named=is_named)
     yield from _list_installed_packages()
-    # The error of a directory that is not trusted comes last: packages can be loaded there.
-    if named or not is_trusted:
+    # The project's cache comes behind a named one. If it is not trusted, its error comes last:
+    # packages can be loaded in such a directory.
+    if named_cache or not is_trusted:
         cache = _find_trusted_cache(get_working_directory())
         yield SearchRoot(cache.path, cache.origin)
 
@@ -254,8 +257,8 @@ def get_working_directory() -> str:
 
 def _resolve_where(where: Any) -> SearchRoot:
     """Return the tree that `where` means: the kernels of a Python package, the cache of a project,
-    the tree around a script's directory, else the directory itself. Raise `LoadError` for a missing
-    directory, `TypeError` as `find_directory`."""
+    the tree around a script's directory, else the directory itself. Raises `LoadError` for a
+    missing directory, `TypeError` as `find_directory`."""
     root = _find_package(where) if isinstance(where, str) else None
     if root is not None:
         return root
@@ -354,7 +357,7 @@ def find_declaration(document: Any) -> tuple[tuple[str, ...], dict[str, Any] | N
 
 
 def _list_installed_packages() -> Iterator[SearchRoot]:
-    """Yield the trees of installed packages. Raise `CorruptCacheError` for a broken one."""
+    """Yield the trees of installed packages. Raises `CorruptCacheError` for a broken one."""
     # Imported late: it takes 10 ms, and most loads find the script before.
     from importlib import metadata
 

@@ -193,10 +193,11 @@ class Space:
         return self.take_points(range(self.count))
 
     def sample_points(self, n: int, seed: int = 0, include: Iterable[int] = ()) -> Schedules:
-        """Return `n` different points (all, if there are fewer), drawn uniformly, by index.
+        """Return `n` different points (all, if there are fewer), in the order of their indices.
 
-        The points of `include` are always among them. A larger `n` with the same seed returns all
-        points of a smaller one. The result depends on the space and the arguments only.
+        The indices `include` are taken first, as many as `n` permits, and the others are drawn
+        uniformly. A larger `n` with the same seed returns all points of a smaller one. The result
+        depends on the space and the arguments only.
         """
         random_indices = (
             self._draw_indices(seed) if self._is_open else shuffle_range(self._index_count, seed)

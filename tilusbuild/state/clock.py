@@ -1,4 +1,4 @@
-"""What time it is for the clock that stamps files, which need not be ours.
+"""Moments by the clock that stamps files, which may be that of another machine.
 
 A file server, or the host of a virtual machine, may be behind our clock by seconds or ahead of it,
 and a stamp says nothing of what happened after a moment that is only known by another clock.

@@ -138,7 +138,9 @@ def examine_library(library: str, probe: Probe, roots: Iterable[str]) -> NvrtcLi
         version=version or ".".join(map(str, release)),
         release=release,
         numbers=numbers,
-        include_dir=nvrtc_places.find_headers_among((root_of_lib, root_of_target, *roots), release),
+        include_dir=nvrtc_places.find_include_dir_among(
+            (root_of_lib, root_of_target, *roots), release
+        ),
         joiner=os.path.realpath(joiners[0]) if joiners else None,
     )
 

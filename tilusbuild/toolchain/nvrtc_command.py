@@ -134,7 +134,8 @@ def run_command(
         archs = " ".join(map(str, nvrtc.list_archs()))
         return 0, f"{nvrtc.version[0]}.{nvrtc.version[1]}\n{archs}\n".encode()
     if verb == "headers" and not arguments:
-        return 0, os.fsencode(nvrtc_places.find_headers(nvrtc.folder, nvrtc.version) or "") + b"\n"
+        include_dir = nvrtc_places.find_include_dir(nvrtc.folder, nvrtc.version)
+        return 0, os.fsencode(include_dir or "") + b"\n"
     return USAGE, (__doc__ or "").encode()
 
 

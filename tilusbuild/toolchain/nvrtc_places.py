@@ -55,16 +55,17 @@ def list_wheel_roots() -> list[str]:
     return sorted(set(roots), key=extract_numbers, reverse=True)
 
 
-def find_headers(folder: str, version: tuple[int, int]) -> str | None:
-    """Return the include directory of a toolkit of the library's release, or None."""
+def find_include_dir(folder: str, version: tuple[int, int]) -> str | None:
+    """Return the include directory with the headers of a release: of the toolkit around `folder`,
+    the library's directory, else of another toolkit or of a wheel; None without one."""
     # The library is in the toolkit's lib64, or in its targets/x86_64-linux/lib.
     root_of_lib = os.path.dirname(folder)
     root_of_target = os.path.dirname(os.path.dirname(root_of_lib))
     roots = (root_of_lib, root_of_target, *list_toolkit_roots(), *list_wheel_roots())
-    return find_headers_among(roots, version)
+    return find_include_dir_among(roots, version)
 
 
-def find_headers_among(roots: Iterable[str], version: tuple[int, int]) -> str | None:
+def find_include_dir_among(roots: Iterable[str], version: tuple[int, int]) -> str | None:
     """Return the first include directory under `roots` with the headers of a release, or None."""
     for root in roots:
         for include in (root + "/include", *glob.glob(glob.escape(root) + "/targets/*/include")):

@@ -233,7 +233,7 @@ class CommandRun:
 
     def _run_command(self) -> None:
         """Run the command by `/bin/sh`, with the scripts in TILUSBUILD_REBUILT, and report its end.
-        A command that cannot be started prints the error."""
+        The error of a command that cannot be started is its output."""
         status: int | None = None
         seconds = 0.0
         try:

@@ -40,8 +40,9 @@ from tilusbuild.watch.screen import Screen
 _M_ARENA_MAX = -8
 
 
-def _prepare_for_threads() -> None:
-    """Change two settings of the whole process, for many threads that come and go."""
+def _set_thread_limits() -> None:
+    """Shorten each thread's turn in the interpreter, and limit the C library to one arena, both for
+    the whole process."""
     # While one thread plans, the threads of compilers want the interpreter after every system call.
     # With Python's usual 5 ms, each would wait so long, and the plan for all of them.
     sys.setswitchinterval(0.0005)
@@ -104,7 +105,7 @@ class Session:
         At the end no build and no command runs. Raises an error of our own, and `TilusbuildError`
         when the cache cannot be used at the start.
         """
-        _prepare_for_threads()
+        _set_thread_limits()
         with catch_signals(self._inbox.put):
             try:
                 self._project.cache.ensure_complete()

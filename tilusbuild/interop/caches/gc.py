@@ -89,8 +89,8 @@ def remove_unless_in_use(
 
 
 def _remove_directory(directory: CacheDirectory, path: str) -> None:
-    """Rename a directory into a private one, and delete it. Does nothing if it is missing. Raises
-    `TilusbuildError`."""
+    """Rename a directory into a private one, and delete that. Does nothing if the directory is
+    missing. Raises `TilusbuildError`."""
     try:
         # In the cache itself: no rename crosses file systems.
         with (

@@ -104,22 +104,22 @@ _TILUS_SCRIPT_DIGITS, _TILUS_PROGRAM_DIGITS = 8, 12
 
 def lay_out_for_tilus(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
     """Yield the items of an export in Tilus' layout."""
-    laid_out: set[str] = set()
+    exported_keys: set[str] = set()
     for exported in scripts:
         yield from _list_tilus_script(exported)
         # Scripts share programs, and programs their headers: each is laid out once.
         for entry in (*exported.built.values(), *exported.refused.values()):
-            if entry.hash not in laid_out:
-                laid_out.add(entry.hash)
-                home = f"programs/{_make_tilus_name(entry.path)}"
+            if entry.hash not in exported_keys:
+                exported_keys.add(entry.hash)
+                program_path = f"programs/{_make_tilus_name(entry.path)}"
                 for name in sorted(entry.meta["files"]):
-                    yield ExportItem(f"{home}/{name}", source=f"{entry.path}/{name}")
+                    yield ExportItem(f"{program_path}/{name}", source=f"{entry.path}/{name}")
         for directory in exported.headers:
-            if directory not in laid_out:
-                laid_out.add(directory)
-                home = f"{layout.INCLUDE}/{os.path.basename(directory)}"
+            if directory not in exported_keys:
+                exported_keys.add(directory)
+                headers_path = f"{layout.INCLUDE}/{os.path.basename(directory)}"
                 for name in layout.list_files_below(directory):
-                    yield ExportItem(f"{home}/{name}", source=f"{directory}/{name}")
+                    yield ExportItem(f"{headers_path}/{name}", source=f"{directory}/{name}")
 
 
 def _list_tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
@@ -128,27 +128,27 @@ def _list_tilus_script(exported: ExportedScript) -> Iterator[ExportItem]:
     script = exported.script
     # As Tilus does: the constants, and the beginning of the hash.
     key = "-".join(map(str, (*script.params.values(), script.hash[:_TILUS_SCRIPT_DIGITS])))
-    home = f"scripts/{exported.name}/{re.sub('[^A-Za-z0-9_.+-]', '_', key)}"
-    yield ExportItem(f"{home}/meta.json", _encode_json(_make_tilus_meta(exported)))
-    yield ExportItem(f"{home}/schedule.txt", _format_schedules(exported).encode())
+    script_path = f"scripts/{exported.name}/{re.sub('[^A-Za-z0-9_.+-]', '_', key)}"
+    yield ExportItem(f"{script_path}/meta.json", _encode_json(_make_tilus_meta(exported)))
+    yield ExportItem(f"{script_path}/schedule.txt", _format_schedules(exported).encode())
     programs = "../../../../programs"
     for number, entry in enumerate(exported.built.values()):
         link = f"{programs}/{_make_tilus_name(entry.path)}"
-        yield ExportItem(f"{home}/programs/{number}", leads_to=link)
+        yield ExportItem(f"{script_path}/programs/{number}", leads_to=link)
     for index, entry in exported.refused.items():
-        failure = f"{home}/failed/building/{index}"
+        failure = f"{script_path}/failed/building/{index}"
         yield ExportItem(f"{failure}.txt", f"{entry.reason}\n".encode())
         yield ExportItem(failure, leads_to=f"../{programs}/{_make_tilus_name(entry.path)}")
     if exported.tables:
         # Tilus has one table for a script.
         rows = _renumber_entries(exported, exported.tables[0])
         table = _make_tilus_dispatch(exported, exported.tables[0], rows)
-        yield ExportItem(f"{home}/dispatch_table.json", _encode_json(table))
+        yield ExportItem(f"{script_path}/dispatch_table.json", _encode_json(table))
         choices = format_table((*script.keys, "choice"), [(*key, number) for key, number in rows])
-        yield ExportItem(f"{home}/dispatch_table.txt", choices.encode())
+        yield ExportItem(f"{script_path}/dispatch_table.txt", choices.encode())
     for key in exported.latency:
         report = f"{layout.LATENCY}/{key}/{layout.LATENCY_REPORT}"
-        yield ExportItem(f"{home}/{report}", source=os.path.join(script.path, report))
+        yield ExportItem(f"{script_path}/{report}", source=os.path.join(script.path, report))
 
 
 # A program is asked for by each of its scripts, and as it is laid out itself.
@@ -235,27 +235,27 @@ _HIDET_FILES = {
 
 def lay_out_for_hidet(scripts: Iterable[ExportedScript]) -> Iterator[ExportItem]:
     """Yield the items of an export in Hidet's layout."""
-    laid_out: set[str] = set()
+    program_paths: set[str] = set()
     for exported in scripts:
         level = exported.script.level
         kind = "cpu" if exported.script.kind == "cpu" else "cuda"
         operator_path = f"ops/{kind}_space_{level}/{exported.name}"
         for index, entry in exported.built.items():
-            home = f"{operator_path}/{entry.hash[:_HIDET_DIGITS]}"
+            program_path = f"{operator_path}/{entry.hash[:_HIDET_DIGITS]}"
             # Two instances may have the same program.
-            if home in laid_out:
+            if program_path in program_paths:
                 continue
-            laid_out.add(home)
+            program_paths.add(program_path)
             product = get_product(entry.meta).name
             original_by_name = {os.path.basename(product): product, **_HIDET_FILES}
             # A program that is linked of objects has no source of its own.
             for name, original in original_by_name.items():
                 if original in (*entry.meta["files"], layout.META):
                     path = os.path.join(entry.path, original)
-                    yield ExportItem(f"{home}/{name}", source=path)
-            yield ExportItem(f"{home}/nvcc_log.txt", _make_hidet_log(entry))
+                    yield ExportItem(f"{program_path}/{name}", source=path)
+            yield ExportItem(f"{program_path}/nvcc_log.txt", _make_hidet_log(entry))
             summary = _format_hidet_summary(exported.script, index, entry)
-            yield ExportItem(f"{home}/summary.txt", summary.encode())
+            yield ExportItem(f"{program_path}/summary.txt", summary.encode())
         if exported.tables:
             name = f"{operator_path}/{exported.script.hash[:_HIDET_DIGITS]}.dispatch_table.txt"
             yield ExportItem(name, _format_hidet_choices(exported).encode())

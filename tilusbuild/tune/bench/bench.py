@@ -162,7 +162,8 @@ class DeviceBench:
         return self._ask_and_confirm(case, request, self._limit)
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
-        """Take one sample of a program, in a new worker after each `SAMPLES_PER_WORKER`."""
+        """Take one sample of a program, in a new worker after each `SAMPLES_PER_WORKER` of a case.
+        `number` counts the program's samples in the case; for `expected` see `Bench`."""
         turn = case.digest, number // SAMPLES_PER_WORKER
         # The first sample of a case goes to the worker that checked the program.
         if turn != self._turn and case.digest == self._turn[0]:

@@ -184,8 +184,9 @@ class Race:
         run_search(search_programs(self._work, self._quota, seed, starts), look_at_first)
 
     def _look_at(self, program: Candidate) -> float | None:
-        """Check a program when it is built, and take its first sample; make its record. Return the
-        seconds of the sample, for a twin those of the measured one; None if the program failed."""
+        """Check a program when it is built, and take its first sample, in a new record. A twin, a
+        program whose library an earlier one has, is not called. Return the seconds of the sample, a
+        twin's those of the earlier program; None for a program that failed or was not built."""
         self._look_count += 1
         built = self._session.take_program(self._case, program)
         if built is None:
