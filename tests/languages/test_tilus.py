@@ -186,7 +186,7 @@ def test_a_program_is_that_of_tilus_itself(
         ("kernels.py", ("block_n, block_k", "block_n, depth, block_k"), 'asks for "depth"'),
         ("kernels.py", ("n_size: int,", "n_size: int, more: int,"), 'constant "more" has no value'),
         ("kernels.py", ("m_size: int32", "q: int32"), "variable without definition: m_size"),
-        ("kernels.py", ("m: int32 =", f"{SCRATCH}; m: int32 ="), "it makes gmem_clean, a uint8*"),
+        ("kernels.py", ("m: int32 =", f"{SCRATCH}; m: int32 ="), "makes gmem_clean, a uint8*"),
         ("tilus.toml", ('b_ptr = { type = "f16', 'b_ptr = { type = "bf16'), "b_ptr is float16*"),
         ("tilus.toml", ('"i32"', '"i64"'), "m_size is int32, not i64"),
         ("tilus.toml", ('"sm_80"', '["sm_80", "sm_86"]'), "no code for sm_80, sm_86"),

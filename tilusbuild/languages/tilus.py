@@ -149,7 +149,7 @@ def _list_parameters(kernel: Any, host: Any, inputs: LanguageInputs) -> list[str
         base = getattr(kind, "base_type", kind)
         choice = known.get(value, parameter.hint)
         if value not in known and (base is kind or choice not in inputs.arguments):
-            raise GeneratorError(f"Tilus' host function computes {choice}, a {kind}")
+            raise GeneratorError(f"Tilus' host function makes {choice}, a {kind}")
         if isinstance(choice, str):
             dtype = getattr(base, "name", "").replace("8_e4m3", "8_e4m3fn")
             inputs.check_type(choice, dtype, base is not kind)
