@@ -245,8 +245,8 @@ static int td_serves(int program, const int64_t *size) {{
         )
 
     def _write_fitted(self) -> str:
-        """Return the C function of the fitted costs of each table. It returns the program of the
-        least, or -2 if no program has one."""
+        """Return the C function of the fitted costs of a table. It returns the cheapest of the
+        programs that serve a call; -2 if none has a fitted cost."""
         writer = CWriter({key: f"size[{i}]" for i, key in enumerate(self.script.keys)})
         lines = []
         for number, table in enumerate(self.tables):
@@ -276,8 +276,8 @@ static int td_fitted(int which, const int64_t *size, const int64_t *call) {{
 """
 
     def _write_model(self) -> str:
-        """Return the C function of the cost model. It returns the cheapest program; -2 if the
-        script has no model, or if no program's cost is known."""
+        """Return the C function of the cost model. It returns the cheapest of the programs
+        that serve a call; -2 if none has a known cost, or if the script has no model."""
         model = self.dispatch["model"]
         if model is None:
             return f"{_MODEL_HEAD}  (void)size;\n  (void)call;\n  return -2;\n}}\n"
