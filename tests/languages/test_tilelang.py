@@ -65,6 +65,22 @@ tensors = [ctypes.addressof(tensor(each, keep)) for each in json.loads(sys.argv[
 tvm.runtime.Executable(lowered.rt_mod).jit()["gemm"](*map(ctypes.c_void_p, tensors))
 """
 
+CONVOLUTION = """\
+import tilelang.language as T
+
+
+def matmul(N, K, block_M, num_stages):
+    @T.prim_func
+    def convolve(A: T.Tensor((1, 64, 64, 128), "float16"), C: T.Tensor((64, 64), "float16")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            for k in T.Pipelined(18, num_stages=num_stages):
+                T.c2d_im2col(A, a, 0, k, 3, 1, 1, 1)
+                T.copy(a, C)
+
+    return convolve
+"""
+
 
 def make_project(directory: Path, kernels: str = KERNELS, manifest: str = SMALL) -> Project:
     """Return a project that may import torch, which other tests hide: TileLang needs it."""
@@ -139,6 +155,12 @@ def test_a_kernel_for_hopper_launches_as_by_tilelang(tmp_path: Path) -> None:
     # then the driver gets the same maps, grid, block, shared memory and parameters.
     assert len(ours) == 3
     assert ours == read_calls()
+
+
+def test_a_tensor_map_of_a_convolution_is_refused(tmp_path: Path) -> None:
+    project = make_project(tmp_path, CONVOLUTION, SMALL.replace("sm_80", "sm_90a"))
+    message = "it needs a TMA descriptor of a convolution, A_desc"
+    assert message in project.run_to_error("build")
 
 
 @pytest.mark.parametrize(

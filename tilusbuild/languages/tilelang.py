@@ -121,7 +121,8 @@ def _check_parameter(parameter: Any, inputs: LanguageInputs, line: int | None) -
     kind = parameter.type_annotation
     is_tensor = hasattr(kind, "element_type")
     if is_tensor and kind.storage_scope == "grid_constant":
-        hint = "T.copy(…, disable_tma=True) copies without one"
-        raise GeneratorError(f"it needs a TMA descriptor, {parameter.name}", line, hint)
+        hint = "copy without T.c2d_im2col"
+        message = f"it needs a TMA descriptor of a convolution, {parameter.name}"
+        raise GeneratorError(message, line, hint)
     dtype = str((kind.element_type if is_tensor else kind).dtype)
     inputs.check_type(parameter.name, dtype, is_tensor, line)
