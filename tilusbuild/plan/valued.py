@@ -311,9 +311,9 @@ def _make_tensor_map(name: str, encoding: Mapping[str, Any]) -> Argument:
     for key, values in {"type": TENSOR_MAP_TYPES, **MAP_WIDTHS, "oob-fill": (False, True)}.items():
         field_name = key.replace("-", "_")
         number = encoding[field_name]
-        if not 0 <= number < len(values):
+        if number not in range(len(values)):
             raise SignatureError(f"its {key} is {number}, not 0 to {len(values) - 1}")
-        chosen[field_name] = values[number]
+        chosen[field_name] = values[int(number)]
     dtype, nan = chosen.pop("type"), chosen.pop("oob_fill")
     bytes_ = get_scalar_type(dtype).bytes
     strides = (1, *(f"({stride}) // {bytes_}" for stride in encoding["strides"]))
@@ -325,6 +325,8 @@ def _make_tensor_map(name: str, encoding: Mapping[str, Any]) -> Argument:
     box, element_strides = (
         tuple(map(parse_cached, reversed(encoding[key]))) for key in ("box", "element_strides")
     )
+    if any(size.names for size in (*box, *element_strides)):
+        raise SignatureError("its box and element strides are numbers")
     if len(dims) != len(steps):
         raise SignatureError(f"it has {len(dims)} sizes, and {len(steps) - 1} strides")
     widths = {key: parse_cached(width) for key, width in chosen.items()}
