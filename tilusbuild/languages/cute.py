@@ -7,6 +7,7 @@ The DSL also compiles the host function, which makes the kernel's parameters of 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,11 +52,12 @@ def generate(
     if not hasattr(function, "_decorator_kind"):
         function, _ = call_by_name(function, {**values, "target": target})
     written = function if inspect.isfunction(function) else type(function).__call__
-    line = getattr(getattr(inspect.unwrap(written), "__code__", None), "co_firstlineno", None)
+    code = getattr(inspect.unwrap(written), "__code__", None)
+    place = {} if code is None else {"line": code.co_firstlineno, "path": code.co_filename}
     if getattr(written, "_decorator_kind", "") != "jit":
         hint = "name a function with @cute.jit, or one that returns such"
-        raise GeneratorError("it is not a host function of CuTe DSL", line, hint)
-    reader = _ArgumentReader(values, inputs, line)
+        raise GeneratorError("it is not a host function of CuTe DSL", hint=hint, **place)
+    reader = _ArgumentReader(values, inputs, place)
     signature = inspect.signature(function, eval_str=True)
     arguments = [reader.make_argument(each) for each in signature.parameters.values()]
     with TemporaryDirectory() as directory:
@@ -63,15 +65,16 @@ def generate(
         try:
             compiled = cute.compile(function, *arguments, options=options)
         except DSLBaseError as error:
-            message = error.message.strip() or type(error).__name__
-            raise GeneratorError(message, error.line or line, path=error.filename) from None
+            if error.filename:
+                place = {"line": error.line, "path": error.filename}
+            raise GeneratorError(_describe_error(error), **place) from None
         data, ptx = compiled.__cubin__, compiled.__ptx__
     types = {name: "void*" if a.is_tensor else a.dtype for name, a in inputs.arguments.items()}
     try:
         with compiled.ir_module.context:
             launch = read_launch(compiled.ir_module, iter(reader.leaves), types)
     except HostError as error:
-        raise GeneratorError(f"its host function {error}", line) from None
+        raise GeneratorError(f"its host function {error}", **place) from None
     (symbol,) = compiled.kernel_info
     return Cubin(
         data,
@@ -80,6 +83,13 @@ def generate(
         ir={f"module/ir/{written.__name__.strip('_')}.ptx": ptx},
         **launch,
     )
+
+
+def _describe_error(error: Exception) -> str:
+    """Return the sentences of an error that the DSL has rendered for a terminal."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(error))
+    sentences = re.findall(r"error(?:\[\w+\])?: (.*(?:\n {6,}\w.*)*)", text)
+    return re.sub(r"\berror: |\s+(?=\s)", "", " ".join(sentences).replace("\n", " ")) or text
 
 
 def _rename_module(function: Any) -> None:
@@ -96,10 +106,12 @@ def _rename_module(function: Any) -> None:
 class _ArgumentReader:
     """Makes the arguments that a host function is compiled with."""
 
-    def __init__(self, values: Mapping[str, Any], inputs: LanguageInputs, line: int | None) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], inputs: LanguageInputs, place: Mapping[str, Any]
+    ) -> None:
         self.leaves: list[Any] = []
         """The values that the host function gets for the arguments so far, in order."""
-        self._values, self._arguments, self._line = values, inputs.arguments, line
+        self._values, self._arguments, self._place = values, inputs.arguments, place
         self._divisors = inputs.find_divisors()
         self._sizes = {size for each in inputs.arguments.values() for size in each.dims or ()}
 
@@ -118,7 +130,7 @@ class _ArgumentReader:
         value = self._values.get(name, parameter.default)
         if value is parameter.empty:
             message = f'its parameter "{name}" is not in args, space, params or derived'
-            raise GeneratorError(message, self._line)
+            raise GeneratorError(message, **self._place)
         if not is_arg_annotation_constexpr(annotation, name, 1, None):
             self.leaves += [value] if isinstance(value, int | float) else []
         return value
@@ -131,7 +143,7 @@ class _ArgumentReader:
         argument, dims = self._arguments[name], self._arguments[name].dims
         if argument.dtype not in _TYPES or (dims and dims[0] == "..."):
             declared = argument.dtype if dims is None else "shape [...]"
-            raise GeneratorError(f"CuTe DSL has no {declared} for {name}", self._line)
+            raise GeneratorError(f"CuTe DSL has no {declared} for {name}", **self._place)
         dtype = getattr(cutlass, _TYPES[argument.dtype])
         self.leaves.append(Number(name, 0) if name in self._sizes else Number(name))
         if dims is None:
