@@ -175,7 +175,7 @@ def _move_address(operation: Any, attributes: Any, base: Any, *indices: int) -> 
     first, *path = (next(rest) if i == _DYNAMIC else i for i in attributes["rawConstantIndices"])
     offset = base.offset + first * _measure_type(kind)[0]
     for index in path:
-        members = _list_members(kind) or []
+        members = _list_struct_members(kind) or []
         start, kind = [*_place_members(members)][index], members[index]
         offset += start
     return _Address(base.memory, offset)
@@ -244,7 +244,7 @@ def _format_value(value: Any) -> int | str:
     return value.text if isinstance(value, Number) else int(value)
 
 
-def _list_members(kind: Any) -> list[Any] | None:
+def _list_struct_members(kind: Any) -> list[Any] | None:
     """Return the types of the members of a struct or an array; None for another type."""
     if hasattr(kind, "body"):
         return list(kind.body)
@@ -254,7 +254,7 @@ def _list_members(kind: Any) -> list[Any] | None:
 def _fill_type(kind: Any, leaves: Iterator[Any]) -> Any:
     """Return a value of a type: the next of `leaves`, or a tuple of one for each member. Raises
     `HostError`."""
-    if (members := _list_members(kind)) is not None:
+    if (members := _list_struct_members(kind)) is not None:
         return tuple(_fill_type(member, leaves) for member in members)
     for leaf in leaves:
         return leaf
@@ -268,7 +268,7 @@ def _insert_value(whole: Any, part: Any, index: int, *rest: int) -> Any:
 
 def _list_leaves(kind: Any, value: Any, start: int = 0) -> Iterator[tuple[int, str, Any]]:
     """Yield the place in bytes, the type and the value of each number in a value."""
-    if (members := _list_members(kind)) is None:
+    if (members := _list_struct_members(kind)) is None:
         yield start, str(kind).removeprefix("!llvm."), value
         return
     for member, part, place in zip(members, value, _place_members(members), strict=True):
@@ -285,7 +285,7 @@ def _place_members(members: list[Any]) -> Iterator[int]:
 
 def _measure_type(kind: Any) -> tuple[int, int]:
     """Return the size and the alignment of a type in bytes."""
-    if (members := _list_members(kind)) is None:
+    if (members := _list_struct_members(kind)) is None:
         bits = re.search(r"\d+", str(kind))
         size = 8 if bits is None or "ptr" in str(kind) else -(-int(bits[0]) // 8)
         return size, size
