@@ -143,7 +143,11 @@ def render_programs(
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(sources.renderer.jobs) as pool:
-        yield from pool.map(render, schedules)
+        try:
+            yield from pool.map(render, schedules)
+        except BaseException:
+            sources.renderer.cancel_calls()  # the end of the pool waits for them
+            raise
 
 
 def make_context(spec: InstanceSpec, schedule: Schedule) -> dict[str, object]:

@@ -74,6 +74,7 @@ class GeneratorWorkers:
         self._is_sandboxed = is_sandbox_requested(environment) and bool(find_version())
         self._argv = (sys.executable, "-c", _WORKER.format(package=package))
         self._pools: dict[str, tuple[ResidentPool, TemporaryDirectory]] = {}
+        self._calls: set[ResidentRunner] = set()
 
     def release(self) -> None:
         """End the idle processes, and remove what they have written."""
@@ -81,6 +82,13 @@ class GeneratorWorkers:
             _, (pool, directory) = self._pools.popitem()
             pool.close()
             directory.close()
+
+    def cancel_calls(self) -> None:
+        """Kill the processes that answer a call."""
+        with self._guard:
+            calls = tuple(self._calls)
+        for call in calls:
+            call.cancel()
 
     def call(self, root: str, path: str, request: str) -> dict[str, Any]:
         """Return the answer of a worker of the file `path` (`generate.worker`) to a request, a text
@@ -90,6 +98,8 @@ class GeneratorWorkers:
                 pool = ResidentPool(self._runner, self._argv)
                 self._pools[path] = pool, TemporaryDirectory("generate")
             pool, directory = self._pools[path]
+            runner = ResidentRunner(pool, self._runner.open_scope())
+            self._calls.add(runner)
         sandbox = Sandbox((os.sep,), (directory.path, os.devnull))
         command = Command(
             (*self._argv, request),
@@ -99,8 +109,12 @@ class GeneratorWorkers:
             output_limit=_MAX_TEXT,
             sandbox=sandbox if self._is_sandboxed else None,
         )
-        with self._take_memory():
-            run = ResidentRunner(pool, self._runner.open_scope()).run(command)
+        try:
+            with self._take_memory():
+                run = runner.run(command)
+        finally:
+            with self._guard:
+                self._calls.discard(runner)
         self._peak = max(self._peak, run.peak_rss)
         if run.timed_out:
             return {"error": f"took more than {self._timeout:g} s", "reads": {}}
@@ -213,6 +227,9 @@ class GeneratedRenderer(Renderer):
 
     def release_workers(self) -> None:
         self._workers.release()
+
+    def cancel_calls(self) -> None:
+        self._workers.cancel_calls()
 
     def _add_reads(self, reads: Mapping[str, Any]) -> None:
         with self._guard:

