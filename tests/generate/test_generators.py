@@ -5,6 +5,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import run_python
+from support.processes import run_python, wait_until
 from support.project import Project, needs_cxx
 from tilusbuild.generate.reads import digest_read
 from tilusbuild.manifest.scanner import import_toml
@@ -50,6 +51,43 @@ def test_the_page_builds_three_programs_and_then_none(project: Project) -> None:
     assert import_toml().loads(MANIFEST)["script"]["scale"]["space"] == {"unroll": [1, 2, 4]}
     assert len(project.programs) == 3
     assert project.compiled() == 0
+
+
+def test_a_program_is_compiled_while_others_are_generated(tmp_path: Path) -> None:
+    # Given a generator whose last call waits for a published program, and then makes a mistake,
+    head = "import glob, time\n"
+    wait = (
+        "    while unroll == 4 and not glob.glob('.cache/programs/*/meta.json'): time.sleep(0.02)\n"
+    )
+    body = GENERATOR.replace("def scale(unroll, target):\n", f"def scale(unroll, target):\n{wait}")
+    mistake = body.replace("    steps =", "    assert unroll < 4\n    steps =")
+    files = {"tilus.toml": MANIFEST, "kernels/gen.py": head + mistake, "kernels/helper.py": HELPER}
+    project = Project(tmp_path).write_all(files)
+    # when it is built, then the mistake is the one message,
+    refused = project.run("build", "-j2", status=2)
+    assert refused.err.count("\n") == refused.err[refused.err.index("error:") :].count("\n")
+    # and without it the plan comes first and counts all programs.
+    shutil.rmtree(project.cache)
+    project.write("kernels/gen.py", head + body)
+    events = project.run("build", "-j2", "--json").events
+    assert [each["event"] for each in events[:3]] == ["start", "plan", "started"]
+    assert (events[1]["programs"], events[1]["to_compile"]) == (3, 3)
+    counts = [(e["done"], e["to_compile"]) for e in events if e["event"] == "finished"]
+    assert counts == [(1, 3), (2, 3), (3, 3)]
+    assert events[-1]["compiled"] == events[-1]["attempts"] == 3
+
+
+def test_an_interrupt_ends_the_calls_that_run(tmp_path: Path) -> None:
+    # Given a generator of which two calls last for long,
+    body = "import time\ndef scale(unroll):\n    time.sleep(600 if unroll > 1 else 0)\n"
+    files = {"tilus.toml": MANIFEST, "kernels/gen.py": f"{body}    X = 1\n    return {TEXT}\n"}
+    project = Project(tmp_path).write_all(files)
+    process = project.start("build", "-j2")
+    wait_until(lambda: len(project.programs) == 1 or process.poll() is not None, 60)
+    # when it is interrupted, then it ends.
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
 
 
 def test_each_printed_source_begins_a_line(project: Project) -> None:

@@ -27,7 +27,7 @@ from tilusbuild.manifest.settings import BY_DEFAULT
 from tilusbuild.plan.instance import choose_pipeline
 from tilusbuild.plan.memo import PlanMemo
 from tilusbuild.plan.model import PlanSelection, Target, make_target, select_script_targets
-from tilusbuild.plan.planner import Plan, Planner
+from tilusbuild.plan.planner import Plan, Planner, StartAhead
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.render.environment import Style
 from tilusbuild.render.renderer import Renderer
@@ -213,10 +213,11 @@ class Project:
             )
         return self.toolchains[key]
 
-    def make_plan(self, selection: PlanSelection) -> Plan:
+    def make_plan(self, selection: PlanSelection, start_ahead: StartAhead | None = None) -> Plan:
         """Plan the selected part. Raises `InputError` with all that is wrong."""
         selection = selection.add_objects(self.manifest)
-        return self.make_planner(selection).make_plan(selection)
+        planner = replace(self.make_planner(selection), start_ahead=start_ahead)
+        return planner.make_plan(selection)
 
     def make_fresh_plan(self, selection: PlanSelection) -> Plan:
         """Plan the selected part as if nothing was planned before, with new processes for

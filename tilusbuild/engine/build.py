@@ -43,7 +43,7 @@ from tilusbuild.engine.inbox import (
 from tilusbuild.engine.interfaces import Compiler, Job, Store
 from tilusbuild.engine.running import BuildConfig, RunningTickets
 from tilusbuild.engine.states import BuildState, ReadyQueue, Ticket, split_blocked
-from tilusbuild.process.stopping import catch_signals
+from tilusbuild.process.stopping import catch_signals, raise_signals
 from tilusbuild.status import RECORDED, Compiled, Status
 
 # Seconds between two ticks of the reporter while nothing else happens.
@@ -161,8 +161,19 @@ class BuildLoop:
 
     # Plans.
 
-    def _apply_plan(self, jobs: Iterable[Job]) -> None:
-        """Replace the plan: look its programs up, and emit the plan.
+    def _take_plan(self, plan: NewPlan) -> None:
+        """Make a plan if it is not made, and build its first jobs meanwhile; replace the plan."""
+        if callable(plan.jobs):
+            with raise_signals():
+                jobs = plan.jobs(self._build_ahead)
+            self._apply_plan(jobs, self.results.finished)
+        else:
+            self._start_ahead(plan.ahead)
+            self._apply_plan(plan.jobs)
+
+    def _apply_plan(self, jobs: Iterable[Job], finished: int = 0) -> None:
+        """Replace the plan: look its programs up, and emit the plan. `finished` of them were
+        compiled while the plan was made.
 
         Each program without an answer has a ticket then, which waits, is with a worker or is asked
         of the remote. Other tickets are dropped. In a dry run, and when the build has stopped, the
@@ -171,6 +182,7 @@ class BuildLoop:
         self._drain_waiting()
         self.results = results.Results(self.store, self.results.attempts)
         self._replace_tickets(jobs)
+        self.results.finished = finished
         self._announce_plan()
         self.asked_tickets.keep_only(self.tickets)
         # Tickets of an earlier plan may be LOCKED or ISOLATED: a new plan tries them at once.
@@ -231,11 +243,11 @@ class BuildLoop:
         for ticket in self.tickets.values():
             ticket.estimate = self.history.estimate_job(ticket.job)
             expected += ticket.estimate.seconds or 0.0
-        self.results.to_compile = len(self.tickets)
+        self.results.to_compile = len(self.tickets) + self.results.finished
         self.reporter.emit(self.results.make_plan_event(expected, dry_run=self.config.dry_run))
         compiles = self.results.to_compile > 1 and not self.config.dry_run
         warnings = self.config.warnings if compiles else ()
-        for message in (*self.config.notices, *warnings):
+        for message in warnings:
             if message not in self.warned:  # a watch plans many times
                 self.warned.add(message)
                 self.reporter.emit(events.Warned(message))
@@ -250,6 +262,13 @@ class BuildLoop:
             self.tickets[job.hash] = ticket
             self.ready.add_ready(ticket)
         self._start_ready()
+
+    def _build_ahead(self, job: Job) -> None:
+        """Add a job of a plan that is being made, start what is ready, and handle the messages."""
+        self._add_jobs([job])
+        self._start_ready()
+        while not self.queue.inbox.empty():
+            self._handle_message(self.queue.inbox.get())
 
     def _add_jobs(self, jobs: Iterable[Job]) -> None:
         """Add to the plan those of `jobs` that are not in it, which need no other program; ask the
@@ -373,9 +392,8 @@ class BuildLoop:
                 self.ending.signal = message
                 self._stop_build("interrupted", signal.Signals(message).name)
                 self.compiler.cancel()
-            case NewPlan(jobs, ahead):
-                self._start_ahead(ahead)
-                self._apply_plan(jobs)
+            case NewPlan():
+                self._take_plan(message)
             case AddedJobs(jobs):
                 self._add_jobs(jobs)
             case WorkerMessage(ticket, AttemptState.STARTED):

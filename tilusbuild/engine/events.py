@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.status import Status
 
@@ -328,3 +329,27 @@ class CompositeReporter:
     def close(self) -> None:
         for reporter in self._reporters:
             reporter.close()
+
+
+class PlanFirstReporter(CompositeReporter):
+    """Passes events on, those of programs that were started while the plan was made behind the
+    plan's. Before a plan nothing is passed on."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        super().__init__(reporter)
+        self._early: list[Event] | None = []
+
+    def emit(self, event: Event, /) -> None:
+        if self._early is None:
+            super().emit(event)
+        elif not isinstance(event, Planned):
+            self._early.append(event)
+        else:
+            early, self._early = self._early, None
+            heads = [each for each in early if isinstance(each, BuildStarted | Sharded)]
+            for passed in (*heads, event, *(each for each in early if each not in heads)):
+                if isinstance(passed, Finished):
+                    passed = replace(passed, to_compile=event.to_compile)
+                # The engine holds schedules back once more when the plan is complete.
+                if not isinstance(passed, HeldBack):
+                    super().emit(passed)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -23,11 +23,15 @@ from tilusbuild.engine.interfaces import Job
 from tilusbuild.engine.states import BuildState, Ticket
 from tilusbuild.status import Compiled, Status
 
+PlanMaker: TypeAlias = Callable[[Callable[[Job], None]], Iterable[Job]]
+"""Makes a plan, and returns its jobs. It may call its argument with a job of the plan, once that is
+known: the build starts it ahead of the others."""
+
 
 class NewPlan(Struct, frozen=True):
     """Message: build these programs, and no others."""
 
-    jobs: Iterable[Job]
+    jobs: Iterable[Job] | PlanMaker
     ahead: Sequence[Job] = ()
     """The new ones among `jobs`, which start before the others are looked up."""
 
@@ -55,9 +59,10 @@ class PlanQueue:
     """
 
     def __init__(
-        self, jobs: Iterable[Job], ahead: Sequence[Job] = (), *, is_open: bool = False
+        self, jobs: Iterable[Job] | PlanMaker, ahead: Sequence[Job] = (), *, is_open: bool = False
     ) -> None:
-        """Begin with the plan of `jobs`, which the build iterates. `ahead` is as in `NewPlan`."""
+        """Begin with the plan of `jobs`, which the build's thread iterates or makes. `ahead` is as
+        in `NewPlan`."""
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         """The messages above, those of workers, events, and signals by number. None has the loop
         look again: the build may end now, or a token is free."""

@@ -70,6 +70,8 @@ class Results:
         self._store = store
         self.statuses: dict[str, Status] = {}
         self.counts = dict.fromkeys(COLUMNS, 0)
+        self._known = dict.fromkeys(COLUMNS, 0)
+        """The same, of answers from before this build."""
         self.attempts = attempts
         """How many programs the build compiled, for plans before this one, too."""
         self.finished = 0
@@ -86,7 +88,9 @@ class Results:
         all_jobs = list(jobs)
         first_job, status = all_jobs[0], answer.compiled.status
         self.statuses[first_job.hash] = status
-        self.counts[_find_column(status, answer.cached)] += 1
+        column = _find_column(status, answer.cached)
+        self.counts[column] += 1
+        self._known[column] += answer.cached
         for job in all_jobs:
             self.add_to_script(job, status, answer)
         # Pruned and skipped programs are missing on purpose, and do not count as failures.
@@ -124,10 +128,8 @@ class Results:
         """Return the event of the plan, from the answers so far. `seconds` is the expected compile
         time of the other programs, whose number is `to_compile`; 0 is unknown."""
         return Planned(
-            programs=len(self.statuses) + self.to_compile,
-            cached=self.counts["cached"],
-            failed=self.counts["failed"],
-            pruned=self.counts["pruned"],
+            programs=len(self.statuses) - self.finished + self.to_compile,
+            **{column: self._known[column] for column in ("cached", "failed", "pruned")},
             to_compile=self.to_compile,
             expected_seconds=seconds or None,
             dry_run=dry_run,

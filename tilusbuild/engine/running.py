@@ -190,8 +190,6 @@ class BuildConfig(Struct, frozen=True):
     """The remote cache for what is missing in the store; None for no remote cache."""
     warnings: tuple[str, ...] = ()
     """Emitted if more than one program is to be compiled."""
-    notices: tuple[str, ...] = ()
-    """Warnings that are emitted whatever is to be compiled."""
     clock: Callable[[], float] = time.monotonic
     """Seconds."""
     started_at: float | None = None

@@ -165,11 +165,11 @@ class PlannedInstance(Struct, frozen=True, eq=False):
     """Their places in the space, which are the numbers of their programs, in order."""
     default: int | None
     """The number of the default schedule, when it is planned."""
-    programs: tuple[str, ...]
+    programs: tuple[str, ...] = ()
     """Program hashes, one a schedule."""
-    inputs: PlanInputs
-    script_txt: str
-    hash: str
+    inputs: PlanInputs = PlanInputs()
+    script_txt: str = ""
+    hash: str = ""
     """sha256 of `script_txt`."""
 
     @property

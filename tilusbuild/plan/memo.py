@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from msgspec import Struct, field
@@ -82,10 +82,15 @@ class PlanMemo:
         """The scans of headers, of any project with this cache."""
 
     def find_program_hashes(
-        self, spec: InstanceSpec, sources: ScriptReader, schedules: Sequence[Schedule]
+        self,
+        spec: InstanceSpec,
+        sources: ScriptReader,
+        schedules: Sequence[Schedule],
+        on_render: Callable[[int, str], None] | None = None,
     ) -> tuple[tuple[str, ...], PlanInputs]:
         """Return the hashes of an instance's programs, and their inputs. Programs that are not
-        remembered are rendered, counted in `renders`, and remembered. Raises `InputError`."""
+        remembered are rendered, counted in `renders`, and remembered; `on_render` is called with
+        the position and the hash of each. Raises `InputError`."""
         script, label = spec.script, spec.label
         if script not in self._instances_by_script:
             self._instances_by_script[script] = (
@@ -97,7 +102,7 @@ class PlanMemo:
         if remembered is None or remembered.facts_digest != facts_digest:
             remembered = KnownPrograms(facts_digest)
         lookup = _ProgramLookup(spec, sources, remembered)
-        hashes = lookup.find_program_hashes(schedules)
+        hashes = lookup.find_program_hashes(schedules, on_render)
         self.renders += lookup.rendered
         # A plan that rendered nothing has no news: its file is not written again.
         if lookup.rendered:
@@ -139,7 +144,9 @@ class _ProgramLookup:
         self._used_keys: set[bytes] = set()
         self.rendered = 0
 
-    def find_program_hashes(self, schedules: Sequence[Schedule]) -> tuple[str, ...]:
+    def find_program_hashes(
+        self, schedules: Sequence[Schedule], on_render: Callable[[int, str], None] | None
+    ) -> tuple[str, ...]:
         """Return the hashes of the schedules' programs. Render the programs that are not
         remembered, and add them to the remembered ones. Raises `InputError`."""
         keys = [self._digest_schedule(schedule) for schedule in schedules]
@@ -154,6 +161,8 @@ class _ProgramLookup:
         for position, program in zip(unknown_positions, programs, strict=True):
             self.reads.add_program(program)
             program_hash = hashes[position] = program.hash
+            if on_render is not None:
+                on_render(position, program_hash)
             inputs_number = self._remember_inputs(program)
             if inputs_number is not None:
                 row = bytes.fromhex(program_hash), inputs_number

@@ -9,9 +9,10 @@ the hash, so that what is compiled is always what the hash names.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from typing import TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -56,6 +57,9 @@ from tilusbuild.space.space import SAMPLE_BUDGET, Space
 from tilusbuild.state.files import sha256_text
 from tilusbuild.toolchain import DigestMemory, Toolchain
 
+StartAhead: TypeAlias = "Callable[[ProgramJob], None]"
+"""Called with each new program of a generator while others are generated."""
+
 
 class Plan(Struct, frozen=True):
     """Every program of a build, in order, and what renders it again."""
@@ -88,6 +92,7 @@ class Planner(Struct):
     memory: DigestMemory
     memo: PlanMemo | None = None
     """The hashes of earlier plans; without it every program is rendered."""
+    start_ahead: StartAhead | None = None
     objects: dict[tuple[str, str], list[tuple[str, str]]] = field(default_factory=dict)
     """What was planned of scripts of objects, by script and target: each one's name and hash."""
     _headers: dict[tuple[tuple[Root, ...], Outside], Headers] = field(default_factory=dict)
@@ -108,7 +113,7 @@ class Planner(Struct):
                     schedules, default = self._choose_schedules(spec, selection.level)
                     numbers = select_numbers(spec, schedules, selection)
                     schedules = add_numbers(spec.space, schedules, numbers)
-                    instance = self._plan_instance(spec, sources, schedules, default)
+                    instance = self._plan_instance(spec, sources, schedules, default, numbers)
                     instances.append(instance)
                     if numbers is not None:
                         selected_numbers[instance.hash] = numbers
@@ -200,14 +205,30 @@ class Planner(Struct):
         sources: ScriptReader,
         schedules: Schedules,
         default: Schedule | None,
+        selected_numbers: Collection[int] | None,
     ) -> PlannedInstance:
-        """Return an instance with the hashes of its programs, rendered or remembered. Raises
-        `InputError`."""
+        """Return an instance with the hashes of its programs, rendered or remembered. The selected
+        ones of a generator are started ahead. Raises `InputError`."""
         numbers = tuple(schedules.indices)
+        default_number = None if default is None else default.index
+        draft = PlannedInstance(
+            spec=spec,
+            sources=sources,
+            schedules=numbers,
+            default=default_number if default_number in numbers else None,
+        )
+
+        def start_ahead(position: int, program: str) -> None:
+            number = numbers[position]
+            if self.start_ahead and (selected_numbers is None or number in selected_numbers):
+                self.start_ahead(ProgramJob(program, number, draft))
+
         # A link also depends on libraries on the disk. The memo has no digests of them, so it could
         # not see that one has changed.
         if self.memo is not None and not (spec.is_link or spec.owner.links):
-            programs, inputs = self.memo.find_program_hashes(spec, sources, schedules)
+            programs, inputs = self.memo.find_program_hashes(
+                spec, sources, schedules, start_ahead if sources.renderer.jobs > 1 else None
+            )
         else:
             reads = ReadsCollector()
             programs = tuple(
@@ -223,12 +244,8 @@ class Planner(Struct):
             signature=spec.signature.format_text().splitlines(),
             programs=zip(numbers, programs, strict=True),
         )
-        default_number = None if default is None else default.index
-        return PlannedInstance(
-            spec=spec,
-            sources=sources,
-            schedules=numbers,
-            default=default_number if default_number in numbers else None,
+        return replace(
+            draft,
             programs=programs,
             inputs=inputs,
             script_txt=script_txt,
