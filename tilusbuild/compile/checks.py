@@ -27,7 +27,7 @@ from tilusbuild.compile.launcher import EXPORTS
 from tilusbuild.compile.model import Findings, Recipe, Step
 from tilusbuild.compile.steps import list_steps
 from tilusbuild.runtime.dtypes import get_scalar_type
-from tilusbuild.signature.model import Tile
+from tilusbuild.signature.model import MAP_WIDTHS, Tile
 from tilusbuild.status import Cause
 
 _MAX_CLUSTER = 16  # blocks, as on Hopper with cudaFuncAttributeNonPortableClusterSizeAllowed
@@ -69,14 +69,6 @@ def find_launch_problem(recipe: Recipe) -> str | None:
                 f"{arch.name} has {arch.smem_per_block}"
             )
     return _find_attribute_problem(recipe, launch) or _find_tensor_map_problem(recipe, launch)
-
-
-MAP_WIDTHS = {
-    "interleave": (0, 16, 32),
-    "swizzle": (0, 32, 64, 128),
-    "l2-promotion": (0, 64, 128, 256),
-}
-"""The values of CUtensorMapInterleave, …Swizzle and …L2promotion of cuda.h, in bytes."""
 
 
 def _find_tensor_map_problem(recipe: Recipe, launch: Geometry) -> str | None:

@@ -122,7 +122,7 @@ def _make_cache_class() -> Any:
     class PrivateCache(FileCacheManager):  # type: ignore[misc]
         def put(self, data: Any, filename: str, binary: bool = True) -> str:
             path: str = self._make_path(filename)
-            with open(path, "wb") as file:
+            with open(path, "xb") as file:
                 file.write(data if isinstance(data, bytes) else str(data).encode())
             return path
 

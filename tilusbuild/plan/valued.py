@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tilusbuild.compile.checks import MAP_WIDTHS
 from tilusbuild.compile.declared import format_layout_asserts
 from tilusbuild.compile.model import Launch, Pipeline, Prune
 from tilusbuild.errors import Diagnostic, InputError, Place
@@ -31,6 +30,7 @@ from tilusbuild.manifest.table import ValueFault
 from tilusbuild.runtime.dtypes import TENSOR_MAP, TENSOR_MAP_TYPES, get_scalar_type
 from tilusbuild.runtime.structs import is_struct, parse_struct
 from tilusbuild.signature.model import (
+    MAP_WIDTHS,
     NULL,
     Argument,
     Signature,

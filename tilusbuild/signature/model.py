@@ -36,6 +36,14 @@ class SignatureError(Exception):
         self.hint = hint
 
 
+MAP_WIDTHS = {
+    "interleave": (0, 16, 32),
+    "swizzle": (0, 32, 64, 128),
+    "l2-promotion": (0, 64, 128, 256),
+}
+"""The values of CUtensorMapInterleave, …Swizzle and …L2promotion of cuda.h, in bytes."""
+
+
 class Tile(Struct, frozen=True):
     """The parameters of a tensor map: the box of a tensor that one TMA copy moves.
 
