@@ -3,19 +3,16 @@
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
-import tvm_ffi
-import typing_extensions
 
 from support.dlpack import ON_GPU
+from support.fake_driver import build_driver
 from support.project import Project, needs_cxx
 
 pytest.importorskip("cutlass", reason="CuTe DSL is not installed: pip install 'tilusbuild[cute]'")
 
-DRIVER = Path(__file__).parents[1] / "compile" / "fake_cuda.c"
 PAGE = (Path(__file__).parents[2] / "docs" / "cute.md").read_text()
 MANIFEST, KERNELS = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
 MANIFEST = MANIFEST.replace("[target", '[build]\ncache-dir = ".cache"\n[target', 1)
@@ -136,22 +133,15 @@ def test_a_wheel_launches_as_the_host_function_does(
     project: Project, own: list[str], tmp_path: Path
 ) -> None:
     # Given a wheel in an environment with nothing but its dependency,
-    project.build()
-    project.run("package", "--format", "wheel")
-    (wheel,) = (project.directory / "dist").glob("*.whl")
-    environment = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(environment)
-    for module in (tvm_ffi.__path__[0], typing_extensions.__file__):
-        (environment / Path(module).name).symlink_to(module)
-    library = tmp_path / "libcuda.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", DRIVER, "-o", library], check=True)
+    environment = project.unpack_wheel(tmp_path / "site")
+    driver = build_driver(tmp_path / "driver")
     # when it launches its first program,
     journal = tmp_path / "journal"
     made_up = {
         "FAKE_CUDA_ARCHS": "80",
         "FAKE_CUDA_PARAMETERS": " ".join(3 * [f"bytes{TENSOR_BYTES}"]),
         "FAKE_CUDA_JOURNAL": str(journal),
-        "LD_LIBRARY_PATH": str(tmp_path),
+        "LD_LIBRARY_PATH": str(driver),
     }
     command = [sys.executable, "-I", "-S", "-c", WHEEL_CALL, str(environment)]
     subprocess.run(command, env=made_up, check=True)

@@ -4,19 +4,16 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
-import tvm_ffi
-import typing_extensions
 
 from support.dlpack import ON_GPU
+from support.fake_driver import build_driver
 from support.project import Project, needs_cxx
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tilusbuild[triton]'")
 
-DRIVER = Path(__file__).parents[1] / "compile" / "fake_cuda.c"
 PAGE = (Path(__file__).parents[2] / "docs" / "triton.md").read_text()
 MANIFEST, KERNELS = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
 MANIFEST = MANIFEST.replace("[target", '[build]\ncache-dir = ".cache"\n[target', 1)
@@ -120,22 +117,15 @@ def test_what_serves_does_not_promise_is_not_assumed(project: Project, tmp_path:
 
 def test_a_wheel_without_triton_launches_as_triton_does(project: Project, tmp_path: Path) -> None:
     # Given a wheel in an environment with nothing but its dependency,
-    project.build()
-    project.run("package", "--format", "wheel")
-    (wheel,) = (project.directory / "dist").glob("*.whl")
-    environment = tmp_path / "site"
-    zipfile.ZipFile(wheel).extractall(environment)
-    for module in (tvm_ffi.__path__[0], typing_extensions.__file__):
-        (environment / Path(module).name).symlink_to(module)
-    library = tmp_path / "libcuda.so.1"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", DRIVER, "-o", library], check=True)
+    environment = project.unpack_wheel(tmp_path / "site")
+    driver = build_driver(tmp_path / "driver")
 
     def launch(journal: Path, *argv: object, **variables: str) -> list[str]:
         made_up = {
             "FAKE_CUDA_ARCHS": "80",
             "FAKE_CUDA_PARAMETERS": "ptr ptr i32 i32 ptr ptr",
             "FAKE_CUDA_JOURNAL": str(journal),
-            "LD_LIBRARY_PATH": str(tmp_path),
+            "LD_LIBRARY_PATH": str(driver),
         }
         command = [sys.executable, *map(str, argv)]
         subprocess.run(command, cwd=project.directory, env={**made_up, **variables}, check=True)
@@ -143,7 +133,7 @@ def test_a_wheel_without_triton_launches_as_triton_does(project: Project, tmp_pa
 
     # when it launches a kernel, and Triton launches its own,
     ours = launch(tmp_path / "ours", "-I", "-S", "-c", WHEEL_CALL, environment, PATH="/nowhere")
-    triton = {"TRITON_LIBCUDA_PATH": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    triton = {"TRITON_LIBCUDA_PATH": str(driver), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     theirs = launch(tmp_path / "theirs", "-c", OWN_CALL, **triton, PATH=os.environ["PATH"])
     # then the driver gets the same grid, block, shared memory and parameters.
     assert len(ours) == 1

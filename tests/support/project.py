@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -76,6 +77,20 @@ class Project:
     def build(self, *words: str, status: int | None = 0) -> dict[str, Any]:
         """The summary of a build."""
         return self.run("build", "--json", *words, status=status).summary
+
+    def unpack_wheel(self, directory: Path) -> Path:
+        """A new directory for `sys.path` with the project's wheel, and nothing but what it needs.
+        The project is built."""
+        import tvm_ffi
+        import typing_extensions
+
+        self.build()
+        self.run("package", "--format", "wheel")
+        (wheel,) = (self.directory / "dist").glob("*.whl")
+        zipfile.ZipFile(wheel).extractall(directory)
+        for module in (tvm_ffi.__path__[0], typing_extensions.__file__):
+            (directory / Path(module).name).symlink_to(module)
+        return directory
 
     def compiled(self, *words: str) -> int:
         """How many programs a build that succeeds compiles."""
