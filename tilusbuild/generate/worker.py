@@ -51,6 +51,12 @@ class GeneratorError(Exception):
         """The file of the line, if it is not the generator's."""
 
 
+def make_arch_error(language: str, target: Target, line: int | None = None) -> GeneratorError:
+    """Return the error for a target with architectures that a language does not compile."""
+    hint = "make each GPU architecture a target of its own"
+    return GeneratorError(f"{language} has no code for {', '.join(target.archs)}", line, hint)
+
+
 def import_file(path: str) -> Any:
     """Return the module of a file: of a package, if `__init__.py` stands beside it. The directory
     of the module, or of its outermost package, comes first in `sys.path`."""
@@ -141,8 +147,8 @@ class LanguageInputs:
 def describe_packages(*names: str) -> str:
     """Return the version of the first of a compiler's packages, and the digest of the lists of all
     their files and those files' digests."""
-    found = (metadata.distribution(name).read_text("RECORD") or "" for name in names)
-    digest = hashlib.sha256("".join(found).encode()).hexdigest()
+    records = (metadata.distribution(name).read_text("RECORD") or "" for name in names)
+    digest = hashlib.sha256("".join(records).encode()).hexdigest()
     return f"{names[0]} {metadata.version(names[0])} sha256:{digest}"
 
 

@@ -20,6 +20,7 @@ from tilusbuild.generate.worker import (
     LanguageInputs,
     call_by_name,
     describe_packages,
+    make_arch_error,
 )
 from tilusbuild.languages.host import HostError, Number, read_launch
 
@@ -44,8 +45,7 @@ def generate(
     from cutlass.base_dsl.common import DSLBaseError
 
     if target.arch not in Arch.__members__ or len(target.archs) > 1:
-        hint = "make each GPU architecture a target of its own"
-        raise GeneratorError(f"CuTe DSL has no code for {', '.join(target.archs)}", None, hint)
+        raise make_arch_error("CuTe DSL", target)
     if not callable(function):
         raise GeneratorError("it is not a function")
     _rename_module(function)

@@ -13,7 +13,7 @@ from functools import partial, update_wrapper
 from typing import Any
 
 from tilusbuild.generate import Source, Target, TensorMap
-from tilusbuild.generate.worker import GeneratorError, LanguageInputs, call_by_name
+from tilusbuild.generate.worker import GeneratorError, LanguageInputs, call_by_name, make_arch_error
 
 DEFAULTS = {
     "std": "c++20",  # templates of lambdas, in tl_templates/cuda/reduce.h
@@ -51,8 +51,7 @@ def generate(
     if not callable(function):
         raise GeneratorError("it is not a function")
     if target.kind != "cuda" or len(target.archs) > 1:
-        hint = "make each GPU architecture a target of its own"
-        raise GeneratorError(f"TileLang has no code for {', '.join(target.archs)}", None, hint)
+        raise make_arch_error("TileLang", target)
     with (
         tvm.target.Target({"kind": "cuda", "arch": target.arch}) as goal,
         tvm.transform.PassContext(opt_level=3, config=configs),

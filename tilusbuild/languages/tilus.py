@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tilusbuild.generate import Source, Target, TensorMap
-from tilusbuild.generate.worker import GeneratorError, LanguageInputs, call_by_name
+from tilusbuild.generate.worker import GeneratorError, LanguageInputs, call_by_name, make_arch_error
 from tilusbuild.runtime.regular import read_text
 
 DEFAULTS = {
@@ -60,10 +60,9 @@ def generate(
     if not (inspect.isclass(function) and issubclass(function, tilus.Script)):
         raise GeneratorError("it is not a class of tilus.Script")
     with _locate_errors(function):
-        archs = ", ".join(target.archs)
-        if not (goal := getattr(tilus.target, f"nvgpu_{archs.replace('_', '')}", None)):
-            hint = "make each GPU architecture a target of its own"
-            raise GeneratorError(f"Tilus has no code for {archs}", hint=hint)
+        name = f"nvgpu_{', '.join(target.archs).replace('_', '')}"
+        if not (goal := getattr(tilus.target, name, None)):
+            raise make_arch_error("Tilus", target)
     # Too much shared memory fails a program, not the build.
     properties = replace(goal.properties, shared_memory_per_block=1 << 31)
     tilus.target.set_current_target(replace(goal, properties=properties))

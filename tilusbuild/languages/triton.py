@@ -18,7 +18,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tilusbuild.generate import Cubin, Target
-from tilusbuild.generate.worker import GeneratorError, LanguageInputs, describe_packages
+from tilusbuild.generate.worker import (
+    GeneratorError,
+    LanguageInputs,
+    describe_packages,
+    make_arch_error,
+)
 
 DEFAULTS = {"device-compiler": "none"}
 """The keys of a script that names a function of this language, unless it sets them."""
@@ -47,8 +52,7 @@ def generate(
         raise GeneratorError("it is not a function with @triton.jit")
     line = function.def_file_line_number
     if not (number := re.fullmatch(r"sm_(\d+)a?", " ".join(target.archs))):
-        hint = "make each GPU architecture a target of its own"
-        raise GeneratorError(f"Triton has no code for {', '.join(target.archs)}", line, hint)
+        raise make_arch_error("Triton", target, line)
     divisors = inputs.find_divisors()
     ones = {match[1] for rule in inputs.conditions if (match := _ONE.fullmatch(rule))}
     signature, constants, attributes = {}, {}, {}

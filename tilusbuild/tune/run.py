@@ -162,8 +162,9 @@ def _call_program(
     *,
     compared: bool,
 ) -> CallLine:
-    """Call a program to check it, and take as many samples as `tune`; return the line. Raises
-    `TilusbuildError` for a program that cannot be called or timed, and `WorkerUnusableError`."""
+    """Call a program to check it, and take as many samples as `tune`; return the line. `on_note`
+    gets a message for samples that were disturbed. Raises `TilusbuildError` for a program that
+    cannot be called or timed, and `WorkerUnusableError`."""
     check_answer = bench.check_program(case, program, number=0)
     # A wrong program is timed, too: `run` reports both.
     if check_answer.status not in (OK, INCORRECT):
