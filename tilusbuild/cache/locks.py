@@ -6,7 +6,8 @@
   same first three digits share a file. The price: two such names wait for each other.
 - File locks work over NFS; locks of a directory do not.
 
-Exclusive locks are `filelock`'s, shared ones the same call of the kernel with `LOCK_SH`.
+A free lock is taken by the kernel's call, which is also `filelock`'s. A wait for an exclusive one
+is `filelock`'s, one for a shared one the kernel's.
 """
 
 from __future__ import annotations
@@ -137,18 +138,21 @@ def lock_file(handle: int, *, shared: bool = False, wait: bool = True) -> bool:
 
     An exclusive lock needs a file that is open for writing. Raises `OSError`.
     """
-    if not shared:
-        # Imported late: a build that finds everything up to date takes no exclusive lock.
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        return True
+    except OSError as error:
+        if not _is_held_elsewhere(error):
+            raise
+    if wait and shared:
+        fcntl.flock(handle, kind)
+    elif wait:
+        # Imported late: this takes 10 ms, a twentieth of a build after an edit, and few wait.
         from filelock import lock_descriptor
 
-        return bool(lock_descriptor(handle, blocking=wait, poll_interval=_POLL))
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB))
-    except OSError as error:
-        if _is_held_elsewhere(error) and not wait:
-            return False
-        raise
-    return True
+        lock_descriptor(handle, poll_interval=_POLL)
+    return wait
 
 
 def _is_held_elsewhere(error: OSError) -> bool:
