@@ -49,7 +49,7 @@ _SYSTEM_FILES = """
     tgmath.h threads.h time.h uchar.h ucontext.h unistd.h utime.h values.h wait.h wchar.h wctype.h
     xlocale.h
 """
-_TOOLKIT_PATTERN = re.compile("|".join(translate(pattern) for pattern in _TOOLKIT_FILES.split()))
+_TOOLKIT_PATTERN = "|".join(translate(pattern) for pattern in _TOOLKIT_FILES.split())
 _SYSTEM_FILE_NAMES = frozenset(_SYSTEM_FILES.split())
 # The directories of core files, which are searched for them.
 _SYSTEM_FILE_DIRECTORIES = frozenset(
@@ -66,7 +66,7 @@ def is_core_of_toolkit(name: str) -> bool:
     return (
         not name
         or name.startswith(_TOOLKIT_DIRECTORIES)
-        or _TOOLKIT_PATTERN.match(name) is not None
+        or re.match(_TOOLKIT_PATTERN, name) is not None
     )
 
 

@@ -39,23 +39,24 @@ _LINKED_FILES = ("crti.o", "crtn.o", "crtbeginS.o", "crtendS.o", "libgcc.a", "li
 # library ends in one of `_LINKED_ENDINGS`: `crti.o`, `libc_nonshared.a`, the script `libc.so`.
 _SYSTEM_DIRECTORIES = ("/lib", "/usr/lib", "/etc/", "/usr/share/")
 _LINKED_ENDINGS = (".o", ".a", ".so")
-_GLIBC_MACRO = re.compile(r"#\s*define\s+(__GLIBC(?:_MINOR)?__)\s+(\d+)")
+# Compiled when a compiler is examined, which a build after an edit does not do.
+_GLIBC_MACRO = r"#\s*define\s+(__GLIBC(?:_MINOR)?__)\s+(\d+)"
 # `#define __AVX512FP16__ 1` and `-mavx512fp16`. Linux does not list AVX10.
 _FEATURES = (
     r"(avx(?!10)\w*?|amx[-_]\w+?|fma4?|f16c|bmi2?|lzcnt|abm|movbe|popcnt|s?sse3|sse4[._]\d|sse4a"
     r"|v?aes|v?pclmul(?:qdq)?|gfni|sha|adx|rdrnd|rdseed)"
 )
-_FEATURE = re.compile(rf"#define __{_FEATURES}__ 1\n", re.ASCII | re.IGNORECASE)
-_FEATURE_FLAG = re.compile(rf"-m{_FEATURES}(?=,|$)", re.ASCII)
+_FEATURE_MACRO = rf"(?ai)#define __{_FEATURES}__ 1\n"
+_FEATURE_FLAG = rf"(?a)-m{_FEATURES}(?=,|$)"
 _LINUX_NAMES = {
     "bmi": "bmi1", "lzcnt": "abm", "sse3": "pni", "sha": "shani", "rdrnd": "rdrand",
     "pclmul": "pclmulqdq",
 }  # fmt: skip
 BASELINES = {"x86_64": "x86-64-v2", "aarch64": "armv8-a"}
 """The `-march` of host code without `host-march`, by machine."""
-_VERSION = re.compile(r"\d+(?:\.\d+)+")
+_VERSION = r"\d+(?:\.\d+)+"
 # ` /usr/include/c++/12`, or `ignoring nonexistent directory "/usr/local/include"`
-_MENTIONED_DIRECTORY = re.compile(r'^(?: (/.*)|ignoring .* directory "(/.*)")$', re.MULTILINE)
+_MENTIONED_DIRECTORY = r'(?m)^(?: (/.*)|ignoring .* directory "(/.*)")$'
 
 
 class ToolFile(Struct, frozen=True):
@@ -216,7 +217,7 @@ def _examine_drivers(probe: Probe, cxx: str, cc: str) -> HostCompiler:
         path = paths[name] or name
         first_line = probe.query_program(path, "--version").splitlines()[0]
         # "GNU ld (crosstool-NG 1.25.0) 2.38": the last version is the tool's.
-        versions = _VERSION.findall(first_line)
+        versions = re.findall(_VERSION, first_line)
         return make_tool(name, path, versions[-1] if versions else "-")
 
     parts = [make_tool(name, path, version) for name in _COMPONENTS if (path := paths[name])]
@@ -248,13 +249,13 @@ def list_cpu_features(probe: Probe, cxx: str, march: str) -> tuple[str, ...]:
     /proc/cpuinfo without `_`, sorted; none for a MARCH that the compiler does not know."""
     with suppress(ProbeError):
         macros = probe.query_program(cxx, f"-march={march}", "-dM", "-E", "-x", "c", os.devnull)
-        return tuple(sorted(map(_spell_feature, _FEATURE.findall(macros))))
+        return tuple(sorted(map(_spell_feature, re.findall(_FEATURE_MACRO, macros))))
     return ()
 
 
 def list_flag_features(flags: Iterable[str]) -> set[str]:
     """Return the same of flags such as `-mavx512f`, also behind `-Xcompiler`."""
-    return {_spell_feature(name) for flag in flags for name in _FEATURE_FLAG.findall(flag)}
+    return {_spell_feature(name) for flag in flags for name in re.findall(_FEATURE_FLAG, flag)}
 
 
 def _spell_feature(name: str) -> str:
@@ -319,7 +320,7 @@ def _list_search_directories(
         # go: a change of either must make g++ run again.
         lines = [probe.memory.digest_file(cc1plus) if cc1plus else ""]
         # The compiler skips directories that are missing or twice there: these may exist later.
-        for listed, ignored in _MENTIONED_DIRECTORY.findall(output):
+        for listed, ignored in re.findall(_MENTIONED_DIRECTORY, output):
             directory = listed or ignored
             is_there = os.path.isdir(directory)
             lines.append(f"{directory} {os.path.realpath(directory)} {is_there}")
@@ -349,7 +350,7 @@ def _list_search_directories(
 def _read_libc_version(features: str) -> str:
     """Return glibc's version from the path of its features.h; "-" for another C library."""
     # `#define __GLIBC__ 2`, `#define __GLIBC_MINOR__ 36`
-    values = dict(_GLIBC_MACRO.findall(read_text(features, "replace")))
+    values = dict(re.findall(_GLIBC_MACRO, read_text(features, "replace")))
     return f"{values['__GLIBC__']}.{values['__GLIBC_MINOR__']}" if len(values) == 2 else "-"
 
 

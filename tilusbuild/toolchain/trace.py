@@ -15,7 +15,6 @@ the standard library.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import struct
@@ -73,9 +72,14 @@ class _Tracer:
         self.absent: dict[str, None] = {}
         self.written: set[str] = set()
         self._begun: dict[int, tuple[str, str]] = {}  # action and path of each process's call
+        # Not at the top: a build imports this module for the words that the program prints.
+        import ctypes
+
         self._ptrace: Callable[..., int] = ctypes.CDLL(None, use_errno=True).ptrace
-        self._ptrace.restype = ctypes.c_long
+        self._ptrace.restype = long = ctypes.c_long
+        self._ptrace.argtypes = (long, long, ctypes.c_void_p, ctypes.c_void_p)
         self._info = ctypes.create_string_buffer(128)
+        self._info_address = ctypes.addressof(self._info)
 
     def run_tool(self, argv: list[str], directory: str) -> int:
         """Run a tool in a directory and return its exit status, or `REFUSED`."""
@@ -117,8 +121,8 @@ class _Tracer:
     def _note_call(self, pid: int) -> None:
         """Note the start or the end of a process's system call in `_begun`, `read`, `absent` and
         `written`."""
-        info = ctypes.addressof(self._info)
-        if self._request(_GET_SYSCALL_INFO, pid, info, address=len(self._info)) < 0:
+        size = len(self._info)
+        if self._request(_GET_SYSCALL_INFO, pid, self._info_address, address=size) < 0:
             return
         operation, architecture, _, _ = _INFO.unpack_from(self._info)
         if operation == _ENTRY:
@@ -152,10 +156,7 @@ class _Tracer:
     def _request(self, request: int, pid: int, data: int = 0, address: int = 0) -> int:
         """Call ptrace(2) and return its result, -1 for an error. `data` may be a pointer, and
         `address` the size of what is there."""
-        return self._ptrace(
-            ctypes.c_long(request), ctypes.c_long(pid),
-            ctypes.c_void_p(address), ctypes.c_void_p(data),
-        )  # fmt: skip
+        return self._ptrace(request, pid, address, data)
 
 
 def _read_text(pid: int, address: int) -> str:
