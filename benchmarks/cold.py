@@ -115,6 +115,13 @@ def runtime(directory: Path) -> list[str]:
     return [f"-L{directory}"]
 
 
+def remove_compiled(project: Path) -> None:
+    """Remove what compiles left in a project's cache. What is known of the tools and of the plan is
+    kept, as the page cache is."""
+    kept_by_compiles = (f"state/{name}" for name in ("code", "launchers", "units"))
+    emptied(*(project / ".cache" / name for name in ("programs", "scripts", *kept_by_compiles)))
+
+
 def emptied(*directories: Path) -> None:
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
@@ -145,8 +152,7 @@ def main() -> None:
                 "tilusbuild",
                 run,
                 lambda: len(list(mine.glob(".cache/programs/*/module/lib.so"))) == programs,
-                # What is known of the tools and of the plan is kept, as the page cache is.
-                lambda: emptied(*(mine / ".cache" / n for n in ("programs", "scripts"))),
+                lambda: remove_compiled(mine),
             )
         ]
         shared = [*SHARED, *runtime(directory / "lib")]

@@ -20,7 +20,7 @@ from pathlib import Path
 import _bench
 import _projects
 from _bench import Arm, process
-from cold import ONE_PASS, emptied, peer
+from cold import ONE_PASS, emptied, peer, remove_compiled
 from nvrtc import found
 
 from tilusbuild.binary.fatbin import extract_cubins
@@ -105,7 +105,7 @@ def tilusbuild(name: str, directory: Path, kind: Kind, programs: int, sandbox: s
         name,
         lambda: process(words, directory, environment),
         lambda: len(libraries(directory)) == programs,
-        lambda: emptied(*(directory / ".cache" / name for name in ("programs", "scripts"))),
+        lambda: remove_compiled(directory),
     )
 
 
@@ -159,7 +159,7 @@ def cutlass(directory: Path, rounds: int) -> dict[str, object]:
         "NVRTC",
         lambda: process((*_bench.TILUSBUILD, "build", "--json", *words), project),
         lambda: len(libraries(project)) == 1,
-        lambda: emptied(*(project / ".cache" / name for name in ("programs", "scripts"))),
+        lambda: remove_compiled(project),
     )
     process((*_bench.TILUSBUILD, "render", *words[2:], "-o", str(directory / "rendered")), project)
     texts = [path.read_text() for path in directory.glob("rendered/**/*.cu")]

@@ -15,6 +15,7 @@ from pathlib import Path
 import _bench
 import _projects
 from _bench import Arm, Ran, process
+from cold import remove_compiled
 
 _MANIFEST = """\
 edition = 1
@@ -103,10 +104,9 @@ def main() -> None:
         edits = [0]
 
         def emptied(where: Path) -> None:
-            for name in (".cache/programs", ".cache/scripts", "out", "libbackend.so"):
-                path = where / name
-                path.unlink() if path.is_file() else shutil.rmtree(path, ignore_errors=True)
-            for name in (".ninja_log", ".ninja_deps"):
+            remove_compiled(where)
+            shutil.rmtree(where / "out", ignore_errors=True)
+            for name in ("libbackend.so", ".ninja_log", ".ninja_deps"):
                 (where / name).unlink(missing_ok=True)
 
         def edited(where: Path, name: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import _bench
 from _bench import Arm, process
-from cold import ONE_PASS, emptied, ours, peer, sources
+from cold import ONE_PASS, emptied, ours, peer, remove_compiled, sources
 
 from tilusbuild.errors import InputError
 from tilusbuild.process.local import LocalRunner
@@ -38,7 +38,7 @@ def tilusbuild(directory: Path, compiler: str, programs: int, jobs: int) -> Arm:
         f"tilusbuild, {compiler}",
         lambda: process(words, directory),
         lambda: len(list(directory.glob(".cache/programs/*/module/lib.so"))) == programs,
-        lambda: emptied(*(directory / ".cache" / name for name in ("programs", "scripts"))),
+        lambda: remove_compiled(directory),
     )
 
 
