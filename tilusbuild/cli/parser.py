@@ -107,7 +107,7 @@ class _Parser(argparse.ArgumentParser):
         return namespace, unknown
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Return the value of a word. Raise `InputError` for a word that is not a number."""
+        """Return the value of a word. Raises `InputError` for a word that is not a number."""
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError:

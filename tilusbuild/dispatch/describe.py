@@ -173,7 +173,7 @@ def _describe_dispatch(
     schedules: Sequence[Mapping[str, Value]],
     metas: Sequence[ProgramMeta | None],
 ) -> dict[str, Any]:
-    """Return the table "dispatch" of `script.json`. Raise `InputError` for a wrong model."""
+    """Return the table "dispatch" of `script.json`. Raises `InputError` for a wrong model."""
     keys = find_dispatch_keys(dispatch, instance)
     sections = dispatch.bucket if dispatch else {}
     buckets = {key: describe_bucket(sections.get(key)) for key in keys}

@@ -220,7 +220,7 @@ _FUNCTIONS = (nodes.Macro, nodes.CallBlock, nodes.Block)
 
 
 def _instrument_loops(node: nodes.Node, name: str | None, *, in_loop: bool = False) -> None:
-    """Have each loop count its steps. Raise `TemplateSyntaxError` for a jump outside of a loop:
+    """Have each loop count its steps. Raises `TemplateSyntaxError` for a jump outside of a loop:
     Jinja2 makes wrong Python of it."""
     if isinstance(node, (nodes.Break, nodes.Continue)) and not in_loop:
         keyword = type(node).__name__.lower()

@@ -73,7 +73,7 @@ def bind_arguments(script: Script, args: Sequence[Any], named: Mapping[str, Any]
 
 def read_sizes(script: Script, arguments: Mapping[str, Any]) -> dict[str, Value]:
     """Return the integers of a call by name: the dimensions, from the shapes of its tensors, and
-    the integer arguments. Raise `TypeError` for a value that is not an array, `ValueError` for a
+    the integer arguments. Raises `TypeError` for a value that is not an array, `ValueError` for a
     shape of another rank. The launcher checks the rest of the shapes."""
     values: dict[str, Value] = {}
     for argument in list_call_arguments(script):
@@ -105,7 +105,7 @@ address_readers: dict[type, Callable[[Any], int]] = {}
 
 def read_alignment(array: Any) -> int:
     """Return the power of two that divides the address of an array, at most 256; 256 for None.
-    Raise `TypeError` for an object without an address."""
+    Raises `TypeError` for an object without an address."""
     reader = address_readers.get(type(array))
     if reader is None:
         reader = address_readers[type(array)] = _find_address_reader(array)
@@ -138,7 +138,7 @@ def is_conversion_error(error: RuntimeError) -> bool:
 def convert_arguments(script: Script, args: Sequence[Any]) -> tuple[Any, ...] | None:
     """Return the arguments of a refused call with NumPy scalars converted to Python numbers, and
     read-only arrays that the kernel only reads to tensors of tvm-ffi; None when there are none.
-    Raise `TypeError` for an array that its framework does not export by DLPack."""
+    Raises `TypeError` for an array that its framework does not export by DLPack."""
     import tvm_ffi
 
     values = list(args)
@@ -208,7 +208,7 @@ _Allocator = Callable[[tuple[int, ...], Any], Any]
 
 def find_allocator(script: Script, argument: ScriptArgument, like: Any) -> _Allocator:
     """Return a function (shape, like) → array that allocates an output as arrays of the framework
-    of `like`. Raise `TypeError` for a framework, or a dtype of it, that is not supported."""
+    of `like`. Raises `TypeError` for a framework, or a dtype of it, that is not supported."""
     framework = type(like).__module__.partition(".")[0]
     remedy = f'give "{argument.name}"'
     if framework not in _LIBRARIES:
@@ -275,7 +275,7 @@ def allocate_output(
 def _evaluate_extent(
     script: Script, argument: ScriptArgument, dim: Dim, sizes: Mapping[str, Value]
 ) -> int:
-    """Return one dimension of an output. Raise `TypeError` when no input has a named dimension,
+    """Return one dimension of an output. Raises `TypeError` when no input has a named dimension,
     `ValueError` when the expression has no value or is negative."""
     label = f'{script.name}: output "{argument.name}" ({argument.type})'
     try:
@@ -343,7 +343,7 @@ def complete_arguments(
 ) -> tuple[tuple[Any, ...], Any]:
     """Return all arguments in order and the outputs that were allocated: one array, a tuple of
     several, or None. `forms` caches a `CallForm` for each combination of positional count and
-    keyword names. Threads may call concurrently. Raise `TypeError` and `ValueError`."""
+    keyword names. Threads may call concurrently. Raises `TypeError` and `ValueError`."""
     key = (len(args), *named) if named else len(args)
     form = forms.get(key)
     if form is None:
@@ -357,7 +357,7 @@ def complete_arguments(
 
 class CallForm:
     """A combination of positional count and keyword names, with the plan to complete such a call.
-    Raise `TypeError` when no call can have it."""
+    Raises `TypeError` when no call can have it."""
 
     def __init__(self, script: Script, count: int, names: tuple[str, ...]) -> None:
         """`count` is the number of positional arguments, `names` are those of the others."""
@@ -443,7 +443,7 @@ class CallForm:
         return tuple(full), outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _allocate_outputs(self, full: list[Any]) -> None:
-        """Allocate the missing outputs from the sizes of the call. Raise `TypeError` and
+        """Allocate the missing outputs from the sizes of the call. Raises `TypeError` and
         `ValueError`."""
         inputs = {
             argument.name: value
@@ -479,7 +479,7 @@ class CallForm:
 
 
 def _make_shape_reader(dims: Sequence[Dim], size_readers: Mapping[str, _Reader]) -> _Reader:
-    """Return a function from the arguments to the shape of an output. Raise `KeyError` for a
+    """Return a function from the arguments to the shape of an output. Raises `KeyError` for a
     dimension that `size_readers` does not have."""
     extent_readers = [_make_extent_reader(dim, size_readers) for dim in dims]
     # One and two dimensions are written out: each call pays every tenth of a microsecond.
@@ -493,7 +493,7 @@ def _make_shape_reader(dims: Sequence[Dim], size_readers: Mapping[str, _Reader])
 
 
 def _make_extent_reader(dim: Dim, size_readers: Mapping[str, _Reader]) -> _Reader:
-    """Return a function from the arguments to one dimension of an output. Raise `KeyError` for a
+    """Return a function from the arguments to one dimension of an output. Raises `KeyError` for a
     name that `size_readers` does not have."""
     if isinstance(dim, int):
         return lambda full: dim

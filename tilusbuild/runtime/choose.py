@@ -91,7 +91,7 @@ class Chooser:
 
     def choose_program(self, sizes: Mapping[str, Value]) -> Choice:
         """Return the program for the sizes of a call; missing alignments are the largest. A rule
-        without a value does not hold. Raise `LoadError` when a rule names a refused program,
+        without a value does not hold. Raises `LoadError` when a rule names a refused program,
         `ValueError` for a size above int64."""
         if self._script.serves is not None:
             sizes = {**self._script.serves.alignments, **sizes}
@@ -161,7 +161,7 @@ class Chooser:
 
     def _choose_for_bucket(self, bucket: tuple[int, ...], exact: tuple[int, ...]) -> Choice:
         """Return the choice for a bucket by the first of: its table, the model, the default. The
-        costs of the table see the sizes `exact`. Raise `LoadError`."""
+        costs of the table see the sizes `exact`. Raises `LoadError`."""
         by_table = next(self._list_table_choices(bucket, exact), None)
         return by_table or self._choose_by_model(bucket, self._usable) or self.choose_default()
 
@@ -222,7 +222,7 @@ class Chooser:
 
     def choose_default(self) -> Choice:
         """Return the default program; the first usable program when no default is declared, or the
-        default is not available. Raise `LoadError` for a refused default, and when no program is
+        default is not available. Raises `LoadError` for a refused default, and when no program is
         usable."""
         default, why = self._script.default, "no default is declared"
         if default is not None:
@@ -360,7 +360,7 @@ def _explain_driver_refusal(code: Code, device: Device) -> str | None:
 def choose_instance(
     scripts: Sequence[Script], device: Device, machine: str | None = None
 ) -> tuple[Script, tuple[Evaluation, ...]]:
-    """Return the instance with the best rank, and the verdicts on all. Raise `LoadError` when none
+    """Return the instance with the best rank, and the verdicts on all. Raises `LoadError` when none
     runs on the device, or two have the best rank."""
     evaluations = tuple(evaluate_instance(script, device, machine) for script in scripts)
     best_rank = min((e.rank for e in evaluations if e.rank is not None), default=None)

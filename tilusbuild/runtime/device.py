@@ -103,7 +103,7 @@ def may_have_cuda() -> bool:
 
 
 def get_gpu(index: int) -> Device:
-    """Return a GPU by its number, as the driver describes it. Raise `DriverError`."""
+    """Return a GPU by its number, as the driver describes it. Raises `DriverError`."""
     # The process id is part of the key: the driver's answers from before a fork do not hold in the
     # child.
     key = (os.getpid(), index)
@@ -132,7 +132,7 @@ def has_one_gpu() -> bool:
 
 
 def _query_gpu(index: int) -> Device:
-    """Initialize the driver and return a GPU by its number. Raise `DriverError`."""
+    """Initialize the driver and return a GPU by its number. Raises `DriverError`."""
     # Imported here: ctypes costs milliseconds, and most loads never ask the driver.
     from tilusbuild.runtime.cuda_driver import CudaDriver
 

@@ -234,7 +234,7 @@ class Kernel:
 
     def _activate_default(self) -> _ActiveDevice:
         """Return the state for the default device: the first one in use, else cuda:0, else the cpu.
-        Raise `LoadError`."""
+        Raises `LoadError`."""
         if self._active:
             return next(iter(self._active.values()))
         kinds = {script.kind for script in self._scripts}
@@ -277,7 +277,7 @@ class Kernel:
         self, args: Sequence[Any], *, is_counted: bool = False
     ) -> Callable[..., Any]:
         """Return the launcher for a call whose sizes are new, and count the call unless it
-        `is_counted`. Cache the launcher by the call's key, if the call has one. Raise as
+        `is_counted`. Cache the launcher by the call's key, if the call has one. Raises as
         `_find_launcher`."""
         names = (argument.name for argument in arrays.list_call_arguments(self._scripts[0]))
         launch, count = self._find_launcher(dict(zip(names, args, strict=True)))
@@ -369,7 +369,7 @@ def make_chooser(
 
 def list_available_programs(script: Script) -> frozenset[int]:
     """Return the numbers of the programs whose directories exist. A package may leave some out.
-    Raise `LoadError` for a tree without programs."""
+    Raises `LoadError` for a tree without programs."""
     directory = os.path.join(script.root, "programs")
     try:
         os.stat(os.path.join(directory, "."))

@@ -52,7 +52,7 @@ def load_launcher(script: Script, program: int, device: Device | None) -> Callab
 
 def open_launcher(path: str, script: Script) -> Callable[..., Any]:
     """Return the packed function of a script's `lib.so`; it allocates the workspaces that a call
-    leaves out. Raise tvm-ffi's errors: `RuntimeError`, `AttributeError`, `OSError`."""
+    leaves out. Raises tvm-ffi's errors: `RuntimeError`, `AttributeError`, `OSError`."""
     import tvm_ffi
 
     from tilusbuild.runtime.cuda_driver import open_with_dependencies  # ctypes takes milliseconds
@@ -73,7 +73,7 @@ _REFUSALS = (
 
 
 def _open_cached_launcher(path: str, script: Script) -> Callable[..., Any]:
-    """Return the packed function of a library in a cache. Raise `LoadError`: no
+    """Return the packed function of a library in a cache. Raises `LoadError`: no
     `CorruptCacheError`, since the bytes are those of the build."""
     try:
         return open_launcher(path, script)

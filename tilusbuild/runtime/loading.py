@@ -119,7 +119,7 @@ def _find_instances(
 ) -> tuple[list[Script], list[ReaderLock], SearchRoot]:
     """Return the instances that fit, the locks that keep them, and the tree of the first.
     Signatures are checked if a key is given. Log a warning for each unknown environment variable.
-    Raise `LoadError`s, and `TypeError` for an argument of another type."""
+    Raises `LoadError`s, and `TypeError` for an argument of another type."""
     check_types(target=(target, str, None), signed_by=(signed_by, str, os.PathLike, None))
     params = check_constants(params)
     warn_of_unknown_variables()
@@ -151,7 +151,7 @@ def _search(
     place_of: dict[str, Place],
 ) -> list[Script]:
     """Return the instances that fit. The places of all instances of the script are put into
-    `place_of`, by their paths. Raise as `_find_instances`."""
+    `place_of`, by their paths. Raises as `_find_instances`."""
     directory, start = to_snake_case(name.script), get_working_directory()
     found: list[Script] = []
     script_names: set[str] = set()
@@ -183,7 +183,7 @@ def _search(
 
 
 def _parse_script_name(script: str) -> NamePattern:
-    """Return the parsed name of a script. Raise `LoadError` for the name of one program."""
+    """Return the parsed name of a script. Raises `LoadError` for the name of one program."""
     if script.replace("_", "").isalnum():
         return NamePattern(script)  # parsing imports `re`
     try:
@@ -203,7 +203,7 @@ def _choose_instances(
     params: dict[str, Value],
 ) -> list[Script]:
     """Return the instances with these constants. Without a CUDA device return the one that runs on
-    the cpu. Raise `LoadError`s."""
+    the cpu. Raises `LoadError`s."""
     script = name.script
     fitting = [
         instance
@@ -251,7 +251,7 @@ def _describe_call(script: Script) -> object:
 
 def _select_runnable(scripts: list[Script], place_of: Mapping[str, Place]) -> list[Script]:
     """Return the instances whose host code this CPU runs; of each kind of code those of places with
-    precedence, if there are any. Raise `LoadError` for none, and as `_check_places`."""
+    precedence, if there are any. Raises `LoadError` for none, and as `_check_places`."""
     refusals = [(script, device.explain_cpu_refusal(script.code.isa)) for script in scripts]
     runnable = [script for script, refusal in refusals if refusal is None]
     if not runnable:

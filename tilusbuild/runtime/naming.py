@@ -73,7 +73,7 @@ def name_functions(instances: Iterable[tuple[str, Mapping[str, object]]]) -> dic
     """Return the names of instances, pairs of script and constants, by the name of a function.
 
     A function has the script's name, followed by the constants when the script has several
-    instances. Raise `ValueError` for a function name that two instances would have.
+    instances. Raises `ValueError` for a function name that two instances would have.
     """
     instance_of_label = {format_instance_name(*instance): instance for instance in instances}
     scripts = [script for script, _ in instance_of_label.values()]
@@ -152,7 +152,7 @@ def matches_value(text: str, value: object) -> bool:
 
 @lru_cache(maxsize=256)
 def parse_name(text: str) -> NamePattern:
-    """Return the pattern of a name such as `gemm[tile=64]/3 sm_80`. Raise `ValueError` for a text
+    """Return the pattern of a name such as `gemm[tile=64]/3 sm_80`. Raises `ValueError` for a text
     of another form."""
     import re
 
@@ -166,7 +166,7 @@ def parse_name(text: str) -> NamePattern:
 
 def _parse_constants(inside: str) -> Iterable[tuple[str, str]]:
     """Yield (name, value as text) of each constant in the text between brackets; the name is "" if
-    it is left out. Raise `ValueError`."""
+    it is left out. Raises `ValueError`."""
     import re
 
     pattern = re.compile(_CONSTANT)

@@ -169,7 +169,7 @@ def try_stat(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_re
 def _read_pieces(
     path: str | os.PathLike[str], limit: int, *, follow: bool = True
 ) -> Iterator[bytes]:
-    """Yield the content of a regular file in pieces. Raise `OSError` as `open_regular`, and
+    """Yield the content of a regular file in pieces. Raises `OSError` as `open_regular`, and
     `FileTooLargeError` above `limit` bytes."""
     handle = open_regular(path, follow=follow)
     try:

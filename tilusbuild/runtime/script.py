@@ -268,7 +268,7 @@ covers them, while a build may change the rest."""
 
 
 def _read_file(path: str, name: str) -> bytes:
-    """Return a file of the script directory `path`. Raise `LoadError`s."""
+    """Return a file of the script directory `path`. Raises `LoadError`s."""
     try:
         return read_bytes(os.path.join(path, name))
     except FileNotFoundError:
@@ -342,7 +342,7 @@ def parse_description(path: str, value: Mapping[str, Any]) -> Script:
 
 
 def _parse_argument(value: Mapping[str, Any], scalars: Collection[str]) -> ScriptArgument:
-    """Return an argument of `script.json`. Its dimensions are expressions over `scalars`. Raise as
+    """Return an argument of `script.json`. Its dimensions are expressions over `scalars`. Raises as
     `parse_description`."""
     dims, dtype = value["dims"], _check_text(value["dtype"])
     if not dtype:
@@ -373,7 +373,7 @@ def _parse_dim(value: object, scalars: Collection[str]) -> Dim:
 def parse_rule(
     value: Mapping[str, Any], scalars: Collection[str], programs: Mapping[int, str]
 ) -> DispatchRule:
-    """Return a rule of a file, an expression over `scalars`. Raise as `parse_description`."""
+    """Return a rule of a file, an expression over `scalars`. Raises as `parse_description`."""
     tree = value["when"]
     when = build_function(tree, scalars)
     program = _check_program_number(value["program"], programs)
@@ -383,7 +383,7 @@ def parse_rule(
 def parse_fitted_cost(
     value: Mapping[str, Any], keys: Collection[str], programs: Mapping[int, str]
 ) -> FittedCost:
-    """Return a fitted cost of a file, an expression over the keys. Raise as `parse_description`."""
+    """Return a file's fitted cost, an expression over the keys. Raises as `parse_description`."""
     tree, program = value["cost"], _check_program_number(value["program"], programs)
     return FittedCost(_check_text(value["source"]), build_function(tree, keys), program, tree)
 
@@ -395,7 +395,7 @@ def _parse_serves(
     programs: Mapping[int, str],
 ) -> ScriptServes | None:
     """Return the rules of the sizes that programs may serve, expressions over `scalars`,
-    `alignments` and the rules' columns; None without rules. Raise as `parse_description`."""
+    `alignments` and the rules' columns; None without rules. Raises as `parse_description`."""
     if value is None:
         return None
     columns = {name: _parse_column(column, programs) for name, column in value["columns"].items()}
@@ -418,7 +418,7 @@ def _parse_model(
     value: Mapping[str, Any] | None, keys: Collection[str], programs: Mapping[int, str]
 ) -> ScriptModel | None:
     """Return the cost model of `script.json`, an expression over the dispatch keys and the model's
-    columns; None without one. Raise as `parse_description`."""
+    columns; None without one. Raises as `parse_description`."""
     if value is None:
         return None
     columns = {name: _parse_column(column, programs) for name, column in value["columns"].items()}

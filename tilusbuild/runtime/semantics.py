@@ -52,7 +52,7 @@ def to_python_number(value: Any) -> Any:
 
 
 def check_constants(params: Mapping[str, Any]) -> dict[str, Value]:
-    """Return constants by name, with Python's own numbers for those of NumPy. Raise `TypeError` for
+    """Return constants by name, with Python's own numbers for NumPy's. Raises `TypeError` for
     a value that no constant has."""
     values = {name: to_python_number(value) for name, value in params.items()}
     check_types(**{name: (value, bool, int, float, str) for name, value in values.items()})
@@ -60,21 +60,21 @@ def check_constants(params: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def check_finite(result: Number) -> Number:
-    """Return the result. Raise `NoValueError` for an infinite float and for NaN."""
+    """Return the result. Raises `NoValueError` for an infinite float and for NaN."""
     if type(result) is float and not math.isfinite(result):
         raise NoValueError("overflow")
     return result
 
 
 def to_number(value: Value) -> Number:
-    """Return the value as an operand of arithmetic. Raise `NoValueError` for a string."""
+    """Return the value as an operand of arithmetic. Raises `NoValueError` for a string."""
     if isinstance(value, str):
         raise NoValueError(f"needs numbers, not the string {value!r:.60}")
     return value
 
 
 def to_integer(value: Value) -> int:
-    """Return the value as an operand of integer arithmetic. Raise `NoValueError` for a float or a
+    """Return the value as an operand of integer arithmetic. Raises `NoValueError` for a float or a
     string."""
     if isinstance(value, int):
         return int(value)
@@ -82,12 +82,12 @@ def to_integer(value: Value) -> int:
 
 
 def to_truth(value: Value) -> bool:
-    """Return the value as a condition: a number is true unless it is zero. Raise `NoValueError`."""
+    """Return the value as a condition: a number is true unless zero. Raises `NoValueError`."""
     return to_number(value) != 0
 
 
 def check_result(value: Value) -> Value:
-    """Return the value of a whole expression. Raise `NoValueError` for one beyond 64 bits."""
+    """Return the value of a whole expression. Raises `NoValueError` for one beyond 64 bits."""
     if type(value) is int and not INT64_MIN <= value <= INT64_MAX:
         raise NoValueError("overflow: the value does not fit 64 bits")
     return value
@@ -341,7 +341,7 @@ def _build_node(tree: object, depth: int) -> Function:
 
 
 def _build_operation(kind: object, parts: list[Any], depth: int) -> Function:
-    """Return an operation as a function. Raise `ValueError`, and for a wrong number or kind of
+    """Return an operation as a function. Raises `ValueError`, and for a wrong number or kind of
     `parts` also `IndexError`, `KeyError` or `TypeError`."""
     build = partial(_build_node, depth=depth)
     match kind, parts:

@@ -45,7 +45,7 @@ def check_signatures(scripts: Iterable[str], key: str) -> None:
 
 
 def _read_signed_digests(root: str, key: str) -> Mapping[str, str]:
-    """Return the signed digests of a package's files, by file name. Raise `LoadError`."""
+    """Return the signed digests of a package's files, by file name. Raises `LoadError`."""
     encoded_list = _read_file(root, LIST)
     signature_path = f"{root}/{SIGNATURE}"
     payload = verify_envelope(signature_path, _read_file(root, SIGNATURE), key)

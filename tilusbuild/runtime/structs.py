@@ -156,7 +156,7 @@ def _check_layout(struct_type: StructType, fields: Sequence[tuple[str, int, int]
 
 
 def _pack_mapping(struct_type: StructType, value: Mapping[Any, Any]) -> bytes:
-    """Return the bytes of a struct with these members. Raise `ValueError` for missing, unknown and
+    """Return the bytes of a struct with these members. Raises `ValueError` for missing, unknown and
     unsuitable members, `TypeError` for a type that Python has no number of."""
     names = [member.name for member in struct_type.members]
     missing = [name for name in names if name not in value]

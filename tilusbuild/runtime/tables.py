@@ -133,7 +133,7 @@ def select_table(
 
 
 def _parse_tables(script: Script, path: str, value: Any) -> tuple[DeviceTable, ...]:
-    """Return the tables in the file's JSON value. Raise `CorruptCacheError` for a row of a program
+    """Return the tables in the file's JSON value. Raises `CorruptCacheError` for a row of a program
     that is not built, and `LookupError`, `TypeError` or `ValueError` for another form."""
     if not isinstance(value, dict) or value["schema"] != SCHEMA:
         raise ValueError(f"not of schema {SCHEMA}")
@@ -154,7 +154,7 @@ def _parse_tables(script: Script, path: str, value: Any) -> tuple[DeviceTable, .
 
 
 def _parse_fingerprint(value: Any) -> Mapping[str, str]:
-    """Return the value after a check of its form. Raise `TypeError` and `ValueError`."""
+    """Return the value after a check of its form. Raises `TypeError` and `ValueError`."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise TypeError("a fingerprint maps fields to strings")
     if missing := {"script", "device", "arch"} - value.keys():
@@ -163,7 +163,7 @@ def _parse_fingerprint(value: Any) -> Mapping[str, str]:
 
 
 def _parse_entries(script: Script, path: str, rows: Any) -> tuple[TableEntry, ...]:
-    """Return the rows of a table. Raise as `_parse_tables`."""
+    """Return the rows of a table. Raises as `_parse_tables`."""
     entries: dict[tuple[int, ...], TableEntry] = {}
     for key, program, seconds, sizes, origin, is_earlier, others in rows:
         _check_sizes(script, key, "is not a key")

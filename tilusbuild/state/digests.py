@@ -83,7 +83,7 @@ class DigestMemory:
         return self.digest_with_source(path)[0]
 
     def digest_with_source(self, path: str) -> tuple[str, DigestSource]:
-        """Return the sha256 of a file's content, and the file with its stamp. Raise `OSError`."""
+        """Return the sha256 of a file's content, and the file with its stamp. Raises `OSError`."""
         path = os.path.abspath(path)
         key = f"files:{path}"
         with self._guard:
@@ -108,7 +108,7 @@ class DigestMemory:
     def digest_tree_with_source(
         self, root: str, label: str, select: Callable[[str], bool]
     ) -> tuple[str, DigestSource]:
-        """Return the digest of `digest_tree`, and the files with their stamps. Raise `OSError`."""
+        """Return the digest of `digest_tree`, and the files with their stamps. Raises `OSError`."""
         root = os.path.abspath(root)
         key = f"trees:{label}\n{root}"
         directories: dict[str, Stamp] = {}
@@ -130,7 +130,7 @@ class DigestMemory:
         `digest_now`; and the stamps as text. `files` are (relative name, path).
 
         The files are added to the inputs. A new digest is remembered only if no file changed
-        meanwhile or could change under its stamp. Raise `OSError`.
+        meanwhile or could change under its stamp. Raises `OSError`.
         """
         stamps = _stat_files(files)
         self._note_inputs(stamps)
@@ -201,7 +201,7 @@ def walk_files(
     """Yield (relative name, path) of the selected files under `root`, links followed, in no order.
     `note_directories` gets each directory with the stamp that it had before it was read.
 
-    Raise `OSError` for a directory that the machine cannot read just now: without its files the
+    Raises `OSError` for a directory that the machine cannot read just now: without its files the
     digest would be that of other tools.
     """
     visited: set[tuple[int, int]] = set()
@@ -229,7 +229,7 @@ def walk_files(
 
 
 def _stat_files(files: Sequence[tuple[str, str]]) -> dict[str, DeviceStamp]:
-    """Return the stamps of files by path. Raise `OSError`."""
+    """Return the stamps of files by path. Raises `OSError`."""
     statuses = ((path, os.stat(path)) for _, path in files)
     return {path: DeviceStamp(make_stamp(status), status.st_dev) for path, status in statuses}
 
@@ -250,7 +250,7 @@ def _format_stamps(
 
 
 def _digest_files(files: list[tuple[str, str]]) -> str:
-    """Return the sha256 of `sha256sum`'s output for these (name, path) files. Raise `OSError`."""
+    """Return the sha256 of `sha256sum`'s output for these (name, path) files. Raises `OSError`."""
     output_hasher = make_hasher()
     for name, path in files:
         line = f"{sha256_file(path)}  {name}\n"

@@ -27,7 +27,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 @contextmanager
 def open_below(root: str, *names: str) -> Iterator[int]:
-    """Open the directory `names` below `root` for a block; yield its descriptor. Raise `OSError`:
+    """Open the directory `names` below `root` for a block; yield its descriptor. Raises `OSError`:
     `NotADirectoryError` for a link on the way."""
     handle = os.open(root, _OPEN_FLAGS & ~os.O_NOFOLLOW)
     try:
@@ -42,7 +42,7 @@ def open_below(root: str, *names: str) -> Iterator[int]:
 
 
 def make_directories_below(root: str, *names: str) -> None:
-    """Make the directory `names` and those above it, below `root`, which exists. Raise `OSError`:
+    """Make the directory `names` and those above it, below `root`, which exists. Raises `OSError`:
     `NotADirectoryError` for a link on the way."""
     for end in range(1, len(names) + 1):
         with open_below(root, *names[: end - 1]) as handle, suppress(FileExistsError):
@@ -54,7 +54,7 @@ def make_directories_below(root: str, *names: str) -> None:
 
 def make_directory(path: str) -> None:
     """Make a directory in one that exists. Its parents are not made: a deleted cache must not come
-    back in part, without its mark. Raise `OSError`: `NotADirectoryError` for a link, since another
+    back in part, without its mark. Raises `OSError`: `NotADirectoryError` for a link, since another
     owner's files may be behind it."""
     with suppress(FileExistsError):
         os.mkdir(path)

@@ -39,7 +39,7 @@ _DESCRIPTOR_PATH = re.compile(r"/dev/std(?:out|err)|/(?:dev|proc/self)/fd/\d{1,9
 
 
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644) -> None:
-    """Replace `path` by a file that holds `data`. Raise `OSError`; the old file then stays."""
+    """Replace `path` by a file that holds `data`. Raises `OSError`; the old file then stays."""
     with open_atomic(path, mode=mode) as file:
         file.write(data)
 
@@ -48,8 +48,8 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644
 def open_atomic(
     path: str | os.PathLike[str], *, mode: int = 0o644, durable: bool = True
 ) -> Iterator[BinaryIO]:
-    """Yield a file for a block to write, then replace `path` by it. Raise `OSError`. When the block
-    or the disk fails, the old file stays."""
+    """Yield a file for a block to write, then replace `path` by it. When the block or the disk
+    fails, the old file stays. Raises `OSError`."""
     directory = os.path.dirname(os.path.abspath(path))
     # In the same directory: a rename is atomic only within one file system.
     handle, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=directory)
@@ -72,7 +72,7 @@ def open_atomic(
 
 
 def write_output(path: str, data: bytes | bytearray) -> None:
-    """Write an output that a user named (`-o FILE`). Raise `OSError`; a regular file then stays.
+    """Write an output that a user named (`-o FILE`). Raises `OSError`; a regular file then stays.
 
     A regular file is replaced in one step, and a link leads to the file that it names. Anything
     else is written to: a FIFO, a device, a descriptor of ours (`/dev/stdout`, `>(command)`).
@@ -87,7 +87,7 @@ def write_output(path: str, data: bytes | bytearray) -> None:
 
 def _open_target(path: str) -> AbstractContextManager[BinaryIO]:
     """Return the file of `write_output`, open: a temporary one that replaces a regular file or
-    makes a missing one, or the FIFO, device or descriptor at `path`. Raise `OSError`."""
+    makes a missing one, or the FIFO, device or descriptor at `path`. Raises `OSError`."""
     if _DESCRIPTOR_PATH.fullmatch(path):
         number = {"/dev/stdout": 1, "/dev/stderr": 2}.get(path)
         if number is None:  # "/dev/fd/N" or "/proc/self/fd/N"
@@ -148,7 +148,7 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
 
 def replace_directory(source: str, target: str, aside: str) -> None:
-    """Rename `source` to `target` and replace an existing directory. Raise `OSError`; the old
+    """Rename `source` to `target` and replace an existing directory. Raises `OSError`; the old
     directory is then in its place.
 
     The old directory is moved into `aside`, for the caller to remove. Of several processes, the

@@ -34,7 +34,7 @@ def find_temporary_root() -> str:
 class TemporaryDirectory:
     """A private directory `path`; use it as a context manager. `purpose` is part of its name, in
     lower-case letters. It is in TMPDIR, or hidden in `parent`, from which a rename stays on one
-    file system. Making one removes those whose owners have died. Raise `OSError`."""
+    file system. Making one removes those whose owners have died. Raises `OSError`."""
 
     def __init__(self, purpose: str, parent: str | None = None) -> None:
         top = find_temporary_root() if parent is None else parent

@@ -63,7 +63,7 @@ class LocalBenches:
 
 
 def _list_cores(devices: Devices) -> Sequence[int | None]:
-    """Return the cores to which workers are pinned; None for one that is not. Raise `InputError`
+    """Return the cores to which workers are pinned; None for one that is not. Raises `InputError`
     for a core that this process may not use."""
     available = sorted(os.sched_getaffinity(0))
     if devices == "all":

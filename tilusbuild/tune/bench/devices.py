@@ -87,7 +87,7 @@ class BoundLaunch:
         self._values = (*values, ctypes.c_void_p(stream))  # each call would copy a list
 
     def __call__(self) -> None:
-        """Launch. Raise `LaunchRefusedError` when the library reports an error."""
+        """Launch. Raises `LaunchRefusedError` when the library reports an error."""
         self._call_function(self._launch, *self._values)
 
     def _call_function(self, function: Callable[..., int], *values: Any) -> None:
