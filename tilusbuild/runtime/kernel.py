@@ -178,10 +178,14 @@ class Kernel:
             if not isinstance(sizes[name], int):
                 raise TypeError(f"{script.name}: size {name!r} is a whole number, not {size!r:.60}")
         alignments = script.serves.alignments if script.serves else {}
-        missing = [name for name in script.chosen_by if name not in {**sizes, **alignments}]
+        missing = [
+            name for name in script.chosen_by if name not in sizes and name not in alignments
+        ]
         if missing:
             raise TypeError(f"{script.name} is chosen by {', '.join(missing)} too: give all keys")
         choice = self._choose_program(active, sizes)
+        if not alignments:
+            return choice
         # A call with other addresses may get another program.
         assumed = "".join(f"; {name} is taken as {size}" for name, size in alignments.items())
         return choice._replace(why=choice.why + assumed)
