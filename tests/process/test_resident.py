@@ -19,7 +19,7 @@ from support.processes import Failing, wait_until
 from tilusbuild.process import resident
 from tilusbuild.process.base import CancelledError, Command, CompletedCommand
 from tilusbuild.process.local import LocalRunner
-from tilusbuild.process.resident import ResidentPool, ResidentRunner
+from tilusbuild.process.resident import Resident, ResidentPool, ResidentRunner
 from tilusbuild.toolchain import nvrtc_command
 
 SOURCE = Path(__file__).parents[1] / "support/nvrtc_library.c"
@@ -185,6 +185,28 @@ def test_a_process_of_another_user_is_not_trusted(tool, monkeypatch) -> None:
     (stranger,) = strangers
     assert stranger.recv(1) == b""
     stranger.close()
+
+
+_ANSWERS_WITHOUT_MEMORY = """\
+import errno, socket, sys
+from tilusbuild.process.resident import serve_requests
+
+class Socket(socket.socket):
+    def sendall(self, data):
+        raise OSError(errno.ENOBUFS, "No buffer space available")
+
+socket.socket = Socket
+serve_requests(sys.argv[-1], lambda request: {})
+"""
+
+
+def test_an_answer_that_finds_no_memory_is_an_error_of_the_machine(runner, tmp_path) -> None:
+    argv = (sys.executable, "-c", _ANSWERS_WITHOUT_MEMORY)
+    command = Command(argv, str(tmp_path), {"PYTHONPATH": os.pathsep.join(sys.path)})
+    process = Resident(runner.open_scope(), argv, command)
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        process.send_request(command, ("{}",))
+    process.release()
 
 
 def test_a_tool_that_cannot_serve_says_why(runner: LocalRunner, tmp_path: Path) -> None:

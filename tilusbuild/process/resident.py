@@ -17,11 +17,13 @@ again, 8 ms of CPU beside the 25 ms of a small kernel.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -51,6 +53,8 @@ _SECONDS_TO_END = 5.0
 # Exit status of a command whose process ended with status 0 and without an answer: EX_SOFTWARE of
 # sysexits.h.
 _OWN_FAILURE = 70
+# Exit status of a process that had no memory to send an answer: EX_OSERR.
+_NO_MEMORY = 71
 # Seconds. A socket's time limit is a 32-bit number of milliseconds, 24.8 days at most.
 _MAX_WAIT = 24 * 86400.0
 
@@ -256,11 +260,14 @@ class Resident:
     def _make_end_result(self, began_at: float) -> CompletedCommand:
         """Return the end of the process as the result of its unanswered command.
 
-        Raises the exception that ended the process, if there was one.
+        Raises the exception that ended the process, if there was one, and `OSError` if the machine
+        had no memory for the answer.
         """
         if isinstance(self._end, BaseException):
             raise self._end
         end = self._end or CompletedCommand(_OWN_FAILURE, b"", seconds=0.0, peak_rss=0)
+        if end.status == _NO_MEMORY:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         # Status 0 would be taken for a command that succeeded.
         status = end.status or _OWN_FAILURE
         seconds = time.monotonic() - began_at
@@ -278,7 +285,13 @@ def serve_requests(address: str, answer: Callable[[dict[str, Any]], dict[str, An
             _, request, _ = requests.read(length).split(b"\0")
             output = json.dumps(answer(json.loads(request))).encode()
             # Exit status 0; the peak of memory is not known, 0; another request may follow.
-            channel.sendall(ANSWER.pack(0, 0, True, len(output)) + output)
+            try:
+                channel.sendall(ANSWER.pack(0, 0, True, len(output)) + output)
+            except OSError as error:
+                # The command is not to blame. Any other error may be: it can close the socket.
+                if error.errno in (errno.ENOMEM, errno.ENOBUFS):
+                    sys.exit(_NO_MEMORY)
+                raise
 
 
 def _read_peer_user(channel: socket.socket) -> int:
