@@ -102,11 +102,14 @@ def test_tune_and_run_speak_of_one_thing(tune_project: New) -> None:
 
 def test_a_rule_by_hand_or_a_fit_that_outranks_the_winner_is_said(tune_project: New) -> None:
     project = tune_project("slow", "fast", sizes=(100, 5000))
-    table = 'measured = "scale.jsonl"\ntable = [{ when = "n < 200", use = { mode = "slow" } }]'
-    dispatch = f'[script.scale.dispatch]\nkeys = ["n"]\n{table}\n\n[script.scale.space]'
+    table = 'table = [{ when = "n < 200", use = { mode = "slow" } }]'  # keys: all dimensions
+    dispatch = f"[script.scale.dispatch]\n{table}\n\n[script.scale.space]"
     project.edit("tilus.toml", "[script.scale.space]", dispatch)
     device = {"target": "cpu", "device": get_cpu().name, "arch": "cpu", "params": {}}
     cost = {**device, "cost": "1e-9 * n", "schedule": {"mode": "slow"}}
+    ruled = project.run("tune", "scale", "--cache", "warm").out
+    assert "x over 1 of 2 sizes (geometric mean)\n" in ruled, "no call gets the other's speed-up"
+    project.edit("tilus.toml", "table = [", 'measured = "scale.jsonl"\ntable = [')
     project.write("scale.jsonl", f'{{"schema": 1, "script": "scale"}}\n{json.dumps(cost)}\n')
     err = project.run("tune", "scale", "--cache", "warm").err
     by_hand, by_fit = (line for line in err.splitlines() if "note:" in line)

@@ -150,7 +150,7 @@ def find_dispatch_keys(
     dispatch: DispatchSection | None, instance: PlannedInstance
 ) -> tuple[str, ...]:
     """Return the arguments that the choice depends on; all dimensions when none are declared."""
-    if dispatch is not None:
+    if dispatch is not None and dispatch.keys:
         return dispatch.keys
     return tuple(argument.name for argument in instance.spec.signature.dimensions)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tilusbuild.errors import did_you_mean
 from tilusbuild.expr import ExprError, Value
@@ -25,8 +25,9 @@ def check_dispatch(checks: Checks) -> None:
     for path, _, script in checks.list_scripts():
         if script.dispatch is not None:
             scope = collect_scope(checks, path, "", script)
-            _check_keys(checks, (*path, "dispatch"), script.dispatch, scope)
-            _check_model(checks, (*path, "dispatch"), script.dispatch, scope)
+            keys = script.dispatch.keys or _list_scalars(script)[1]
+            _check_keys(checks, (*path, "dispatch"), script.dispatch, keys, scope)
+            _check_model(checks, (*path, "dispatch"), script.dispatch, keys, scope)
             # A rule holds for all targets. A parameter of an override has other values there, so
             # its values in rules are not checked.
             overridden = {key for override in script.override.values() for key in override.space}
@@ -40,7 +41,9 @@ def check_dispatch(checks: Checks) -> None:
             _check_sizes(checks, (*path, "tune", "sizes", number), sizes, script)
 
 
-def _check_keys(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameScope) -> None:
+def _check_keys(
+    checks: Checks, path: Path, dispatch: DispatchSection, keys: Sequence[str], scope: NameScope
+) -> None:
     """Report keys that are not integer arguments, and buckets of other names than the keys."""
     sizes = scope.sections["sizes"]
     for number, key in enumerate(dispatch.keys):
@@ -53,14 +56,16 @@ def _check_keys(checks: Checks, path: Path, dispatch: DispatchSection, scope: Na
         elif key in dispatch.keys[:number]:
             checks.add_value_error(key_path, f'"{key}" is listed twice')
     for key in dispatch.bucket:
-        if key not in dispatch.keys:
-            hint = did_you_mean(key, dispatch.keys)
+        if key not in keys:
+            hint = did_you_mean(key, keys)
             checks.add_key_error((*path, "bucket", key), f'"{key}" is not one of the keys', hint)
 
 
-def _check_model(checks: Checks, path: Path, dispatch: DispatchSection, scope: NameScope) -> None:
+def _check_model(
+    checks: Checks, path: Path, dispatch: DispatchSection, keys: Sequence[str], scope: NameScope
+) -> None:
     """Report sizes that a model reads besides the keys: it knows a bucket of the keys alone."""
-    sizes_without_key = scope.sections["sizes"] - {*dispatch.keys}
+    sizes_without_key = scope.sections["sizes"] - {*keys}
     for word in COSTS:
         source = getattr(dispatch, word)
         try:
@@ -71,7 +76,7 @@ def _check_model(checks: Checks, path: Path, dispatch: DispatchSection, scope: N
             checks.add_value_error(
                 (*path, word),
                 f'"{word}" depends on "{name}", which is not one of the keys',
-                f"add it: keys = {json.dumps([*dispatch.keys, name])}",
+                f"add it: keys = {json.dumps([*keys, name])}",
             )
 
 

@@ -116,8 +116,8 @@ class DispatchTableRow(Table, frozen=True):
 class DispatchSection(Table, frozen=True):
     """Which schedule serves which sizes."""
 
-    keys: Annotated[tuple[Text, ...], Key(min_length=1, examples=[["m", "n"]])]
-    """The integer arguments that decide."""
+    keys: Annotated[tuple[Text, ...], Key(min_length=1, examples=[["m", "n"]])] = ()
+    """The integer arguments that decide. Without it: all dimensions."""
     bucket: Annotated[Entries[BucketSection], Key(examples=[{"m": "tilus", "n": "exact"}])] = (
         NOTHING
     )

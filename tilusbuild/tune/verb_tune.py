@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -303,9 +303,10 @@ def _show_results(
                 baseline = instance.script.default or 0
                 emit_line(_make_tuned_line(instance.script.label, decision, baseline))
         emit_line(CountsLine({"tuned": len(decisions), "without": unserved}))
-    else:
-        for instance in tuned:
-            _print_instance(instance)
+    outranked = [_find_outranked(instance) for instance in tuned]
+    if not arguments.json:
+        for instance, texts in zip(tuned, outranked, strict=True):
+            _print_instance(instance, texts)
     complaints = [
         text
         for instance in tuned
@@ -313,8 +314,8 @@ def _show_results(
     ]
     for text in complaints:
         print_message(f"error: {text}\n")
-    for instance in tuned:
-        for text in (*instance.notes, *_list_outranked(instance)):
+    for instance, texts in zip(tuned, outranked, strict=True):
+        for text in (*instance.notes, *texts.values()):
             print_message(f"note: {text}\n")
     for name in dict.fromkeys(instance.script.name for instance in tuned):
         section = project.manifest.scripts.get(name)
@@ -345,9 +346,9 @@ def _list_complaints(script: Script, refused: Mapping[int, str]) -> Iterator[str
             )
 
 
-def _list_outranked(tuned: TunedInstance) -> Iterator[str]:
-    """Yield a message for each case whose winner no call gets, as a rule by hand decides, or the
-    repository has fitted costs of other programs."""
+def _find_outranked(tuned: TunedInstance) -> Mapping[str, str]:
+    """Return a message for each case, by its label, whose winner no call gets, as a rule by hand
+    decides, or the repository has fitted costs of other programs."""
     from tilusbuild.runtime.errors import LoadError
     from tilusbuild.runtime.kernel import make_chooser
     from tilusbuild.runtime.tables import DeviceTable, read_dispatch_table
@@ -356,6 +357,7 @@ def _list_outranked(tuned: TunedInstance) -> Iterator[str]:
     chooser, table = make_chooser(tuned.script, read_dispatch_table(tuned.script), tuned.device)
     costs = table.fitted if isinstance(table, DeviceTable) else ()
     fitted = {cost.program for cost in costs}
+    texts = {}
     for decision in tuned.decisions:
         try:
             choice = chooser.choose_program(list_integers(decision.case))
@@ -370,14 +372,16 @@ def _list_outranked(tuned: TunedInstance) -> Iterator[str]:
             reason = f"of the last `{format_command('dispatch', 'fit', tuned.script.name)}`"
         else:
             continue
-        yield (
+        texts[decision.case.label] = (
             f"{tuned.script.label}: at {decision.case.label} a call takes program"
             f" {choice.program}, {reason} ({choice.why}), and not {winner}"
         )
+    return texts
 
 
-def _print_instance(tuned: TunedInstance) -> None:
-    """Print a row for each size with its choice, then refusals and the gain over the default."""
+def _print_instance(tuned: TunedInstance, outranked: Collection[str]) -> None:
+    """Print a row for each size with its choice, then refusals and the gain over the default at
+    the sizes whose winner calls get: those that are not `outranked`."""
     from statistics import geometric_mean
 
     from tilusbuild.report.text import format_count
@@ -428,7 +432,11 @@ def _print_instance(tuned: TunedInstance) -> None:
         print(f"{other_label} and {deciding_label} share a bucket: the latter decides")
     print(f"table: {tuned.script.path}/dispatch_table.txt")
     # Sizes without a difference count as 1.
-    ratios = [gain.ratio if gain.is_difference else 1.0 for gain in gains if gain is not None]
+    ratios = [
+        gain.ratio if gain.is_difference else 1.0
+        for decision, gain in zip(tuned.decisions, gains, strict=True)
+        if gain is not None and decision.case.label not in outranked
+    ]
     if ratios:
         extent = "all sizes"
         if len(ratios) < len(gains):
