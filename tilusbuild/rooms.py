@@ -55,6 +55,14 @@ _CORE: dict[str, dict[str, str]] = {
         "dir": "tilusbuild.package.formats.directory:FORMAT",
         "tar.zst": "tilusbuild.package.formats.archive:FORMAT",
     },
+    "remote address": {
+        "file": "tilusbuild.manifest.remote_section:find_directory_problem",
+        **dict.fromkeys(("http", "https"), "tilusbuild.manifest.remote_section:find_host_problem"),
+    },
+    "remote backend": {
+        "file": "tilusbuild.remote.files:FileBackend",
+        **dict.fromkeys(("http", "https"), "tilusbuild.remote.http:HttpBackend"),
+    },
 }
 
 
@@ -69,6 +77,13 @@ def find_contributions(point: str) -> dict[str, Any]:
         if {*getattr(module, "NEEDS", ())} <= {*rooms}:
             contributions |= module.BRINGS.get(point, {})
     return contributions
+
+
+def find_contribution(point: str, name: str) -> Any:
+    """Return the contribution `name` to a point, or None. The rooms are asked only if the core has
+    none of that name."""
+    core_contribution = _CORE.get(point, {}).get(name)
+    return core_contribution or find_contributions(point).get(name)
 
 
 def import_value(name: str) -> Any:

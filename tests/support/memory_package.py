@@ -1,4 +1,4 @@
-"""A package that tests hold in memory, honest or not: the double of `package.reader.Reader`."""
+"""A package that tests hold in memory, honest or not: the double of `package.model.Reader`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tilusbuild.manifest.table import NOTHING, Entries, Key, Table, ValueFault
 from tilusbuild.manifest.values import Duration, Text
-from tilusbuild.rooms import find_contributions, import_value
+from tilusbuild.rooms import find_contribution, find_contributions, import_value
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -14,20 +14,17 @@ if TYPE_CHECKING:
 def check_address(value: str) -> str:
     """Return the address of a remote cache without its last slash.
 
-    Raises `ValueFault` if it is not valid. An optional room checks addresses of its own schemes.
+    Raises `ValueFault` if it is not valid, also by the rule of its scheme.
     """
     from urllib.parse import urlsplit
 
     try:
         parts = urlsplit(value)
-        port = parts.port
+        parts.port  # noqa: B018 - raises for a wrong one
     except ValueError:  # its text holds a part of the value, which may be a password
         raise ValueFault("is not an address", _ADDRESSES) from None
-    # Optional rooms (parts of tilusbuild with libraries of their own) are asked only if necessary.
-    room_schemes = {} if parts.scheme in _SCHEMES else find_contributions("remote backend")
-    schemes = (*_SCHEMES, *room_schemes)
-    if parts.scheme not in schemes:
-        prefixes = ", ".join(f"{scheme}://" for scheme in schemes)
+    if find_contribution("remote backend", parts.scheme) is None:
+        prefixes = ", ".join(f"{scheme}://" for scheme in find_contributions("remote backend"))
         raise ValueFault(f"must begin with one of {prefixes}", _ADDRESSES)
     if parts.query or parts.fragment or not value.isascii() or not value.isprintable():
         raise ValueFault("must be a plain address, without query and fragment", _ADDRESSES)
@@ -37,28 +34,25 @@ def check_address(value: str) -> str:
             "must hold no user and no password",
             "headers and a credential helper belong to the user's settings: docs/remote.md",
         )
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
-            raise ValueFault("must name an absolute directory", "as in file:///shared/kernels")
-    elif parts.scheme in _SCHEMES:
-        if not parts.hostname or port == 0:
-            raise ValueFault("must name a host", _ADDRESSES)
-    else:
-        _check_room_address(parts)
+    rule = find_contribution("remote address", parts.scheme)
+    problem = import_value(rule)(parts) if rule else None
+    if problem is not None:
+        raise ValueFault(*problem)
     return value.rstrip("/")
 
 
-def _check_room_address(parts: "SplitResult") -> None:
-    """Raise `ValueFault` if the room of an address' scheme has a rule that refuses the address."""
-    rule = find_contributions("remote address").get(parts.scheme)
-    if rule is None:
-        return
-    problem = import_value(rule)(parts)
-    if problem is not None:
-        raise ValueFault(*problem)
+def find_directory_problem(parts: "SplitResult") -> tuple[str, str] | None:
+    """Return a message and a hint for an address that names no directory; None for a right one."""
+    if parts.netloc in ("", "localhost") and parts.path.strip("/"):
+        return None
+    return "must name an absolute directory", "as in file:///shared/kernels"
 
 
-_SCHEMES = ("file", "http", "https")
+def find_host_problem(parts: "SplitResult") -> tuple[str, str] | None:
+    """Return a message and a hint for an address without a host; None for a right one."""
+    return None if parts.hostname and parts.port != 0 else ("must name a host", _ADDRESSES)
+
+
 _ADDRESSES = "as in https://cache.example/kernels or file:///shared"
 
 _ADDRESS_SCHEMA = {"type": "string", "pattern": "^[a-z][a-z0-9+.-]*://.+"}

@@ -24,7 +24,7 @@ from msgspec import DecodeError, Struct, json
 
 from tilusbuild.manifest.settings import REMOTE_PREFIX, WHERE_SECRETS_ARE
 from tilusbuild.remote.settings import RemoteSettings, explain_missing_package
-from tilusbuild.rooms import find_contributions, import_value
+from tilusbuild.rooms import find_contribution, import_value
 
 UNTRUSTED = "its certificate is of a CA that is not trusted here: name that as tls-ca"
 UNKNOWN_CLIENT = "it may want a client's certificate: tls-certificate and tls-key"
@@ -93,20 +93,10 @@ class Backend(Protocol):
         """Drop the connections. Requests that still wait fail."""
 
 
-_BACKENDS = {
-    "file": "tilusbuild.remote.files:FileBackend",
-    "http": "tilusbuild.remote.http:HttpBackend",
-    "https": "tilusbuild.remote.http:HttpBackend",
-}
-
-
 def open_backend(settings: RemoteSettings) -> Backend:
-    """Return the back end for an address, one of `_BACKENDS` or of an optional room: a part of
-    tilusbuild with libraries of its own. Connects to nothing yet. Raises `RemoteTroubleError`, also
-    where a library is not installed."""
-    class_path = _BACKENDS.get(settings.scheme) or find_contributions("remote backend").get(
-        settings.scheme
-    )
+    """Return the back end for an address. Connects to nothing yet. Raises `RemoteTroubleError`,
+    also where a library is not installed."""
+    class_path = find_contribution("remote backend", settings.scheme)
     if class_path is None:
         raise RemoteTroubleError(f"nothing here speaks {settings.scheme}://", retry=False)
     try:
