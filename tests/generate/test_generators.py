@@ -263,6 +263,17 @@ def test_random_changes_leave_no_program_out_of_date(tmp_path: Path) -> None:
     [
         ('raise ValueError("bad")', "ValueError: bad", 2),
         ("return None", "it returned None", 1),
+        (
+            "from tilusbuild.generate import Source as S; return S('', symbol=1j)",
+            "wrong value: 'complex' object",
+            1,
+        ),
+        (
+            "from tilusbuild.generate import Source as S; return S('', block=32)",
+            "Expected `array | null`, got `int` - at `block`",
+            1,
+        ),
+        ("return scale(unroll, target)", "RecursionError", 2),
         ("import nosuch", "No module named 'nosuch'", 2),
         ("import sys; sys.exit(3)", "SystemExit: 3", 2),
         ("x = (", "SyntaxError", 2),

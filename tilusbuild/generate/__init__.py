@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 
 @dataclass(frozen=True)
 class Target:
@@ -22,8 +24,7 @@ class Target:
     """What expressions call `arch.*`, by name: `smem_per_block`."""
 
 
-@dataclass(frozen=True)
-class Packed:
+class Packed(Struct, frozen=True, tag=True, tag_field="class"):
     """A parameter of the kernel that is a struct of values of a call."""
 
     type: str
@@ -32,8 +33,7 @@ class Packed:
     """For each member an argument's name, or an expression."""
 
 
-@dataclass(frozen=True)
-class TensorMap:
+class TensorMap(Struct, frozen=True, tag=True, tag_field="class"):
     """A `CUtensorMap` by the arguments of cuTensorMapEncodeTiled: the innermost dimension first,
     strides in bytes, enumerations as numbers."""
 

@@ -24,14 +24,19 @@ from math import lcm
 from operator import index
 from typing import Any
 
+from msgspec import ValidationError, convert, to_builtins
+
 from tilusbuild.errors import did_you_mean
-from tilusbuild.generate import Cubin, Generated, Source, Target
+from tilusbuild.generate import Cubin, Source, Target
 from tilusbuild.generate.reads import NO_NETWORK, ReadsNoter, UncachedLoader
 from tilusbuild.process.resident import serve_requests
 from tilusbuild.runtime.dtypes import DTYPES
 
 # A rule that makes an argument, or a tensor's address, divisible.
 _DIVISIBLE = re.compile(r"(\w+) % (\d+) == 0|align\((\w+)\) >= (\d+)|align\((\w+)\) % (\d+) == 0")
+
+_PREFIX = "generator:"
+"""Begins the name of the module of a file that is in no package."""
 
 
 class GeneratorError(Exception):
@@ -69,7 +74,7 @@ def import_file(path: str) -> Any:
     if "." in name:
         return importlib.import_module(name)
     # The file may be called as a module of Python's library is, such as copy.py.
-    key = f"generator:{path}"
+    key = f"{_PREFIX}{path}"
     if key not in sys.modules:
         loader = UncachedLoader(key, path)
         spec = importlib.machinery.ModuleSpec(key, loader, origin=path)
@@ -174,14 +179,15 @@ def call_by_name(function: Any, arguments: Mapping[str, Any]) -> tuple[Any, int 
 
 def call_generator(
     path: str,
+    target: Target,
     name: str,
     values: Mapping[str, Any],
-    target: Target,
-    language: Mapping[str, Any] | None = None,
-) -> Source | Cubin:
-    """Return the source or the cubin for a schedule's values. The function gets those of `values`
-    and `target` that its parameters name. With `language`, its module gets the function. Raises
-    `GeneratorError`, and what the generator raises."""
+    language: Mapping[str, Any] | None,
+    dumps: bool,
+) -> dict[str, Any]:
+    """Return the source or the cubin for a schedule's values, as values of JSON. The function gets
+    those of `values` and `target` that its parameters name. With `language`, its module gets the
+    function. Raises `GeneratorError`, and what the generator raises."""
     compiler = importlib.import_module(language["module"]) if language else None
     if compiler and hasattr(compiler, "prepare"):
         compiler.prepare()  # before the file imports the language
@@ -197,49 +203,39 @@ def call_generator(
             arguments_of_language,
             tuple(language["serves"]),
             tuple(language["grid"]),
-            language["dumps"],
+            dumps,
         )
-        compiled: Source | Cubin = compiler.generate(function, values, target, inputs)
-        return compiled
+        compiled = compiler.generate(function, values, target, inputs)
+        return _encode_source(compiled, None, dumps=dumps)
     result, line = call_by_name(function, {**values, "target": target})
     if isinstance(result, str):
         result = Source(result)
-    is_source = isinstance(result, Source) and isinstance(result.text, str)
-    if not is_source and not (isinstance(result, Cubin) and isinstance(result.data, bytes)):
+    if not isinstance(result, Source | Cubin):
         kind = "None" if result is None else f"a value of type {type(result).__name__}"
         hint = "return the text, or a Source or Cubin of tilusbuild.generate"
         raise GeneratorError(f"it returned {kind}", line, hint)
-    source: Source | Cubin = dataclasses.replace(result, **_convert_launch_sizes(result, line))
-    return source
+    return _encode_source(result, line, dumps=dumps)
 
 
-def _convert_launch_sizes(source: Generated, line: int | None) -> dict[str, Any]:
-    """Return `grid`, `block`, `cluster` and `smem` by name. Each size in them is an int, which the
-    generator may have as another integer type, or the text of an expression. Raises
-    `GeneratorError`, at `line`, for any other size."""
-
-    def to_int_or_text(size: Any) -> int | str:
-        return size if isinstance(size, str) else index(size)
-
+def _encode_source(source: Source | Cubin, line: int | None, *, dumps: bool) -> dict[str, Any]:
+    """Return a source or a cubin as values of JSON. Without `dumps`, `ir` is empty. Raises
+    `GeneratorError`, at `line`, for a field of another type than its class declares."""
     try:
-        sizes = {key: getattr(source, key) for key in ("grid", "block", "cluster")}
-        tuples: dict[str, Any] = {
-            key: value and tuple(map(to_int_or_text, value)) for key, value in sizes.items()
-        }
-        return {**tuples, "smem": None if source.smem is None else to_int_or_text(source.smem)}
-    except TypeError as error:
-        raise GeneratorError(
-            f"a size is neither a number nor an expression: {error}", line
-        ) from None
-
-
-def _encode_source(source: Source | Cubin, *, dumps: bool) -> dict[str, Any]:
-    """Return a source or a cubin as values of JSON. Without `dumps`, `ir` is empty."""
-    fields = dataclasses.asdict(source)
+        fields = to_builtins(source, builtin_types=(bytes,), enc_hook=_to_text_or_int)
+        convert(fields, type(source), builtin_types=(bytes,))
+    except (TypeError, ValidationError) as error:
+        message = f"it returned a {type(source).__name__} with a wrong value"
+        raise GeneratorError(f"{message}: {error}".replace("$.", ""), line) from None
     fields["ir"] = fields["ir"] if dumps else {}
     if isinstance(source, Cubin):
         fields["data"] = base64.b64encode(source.data).decode()
-    return fields
+    return fields  # type: ignore[no-any-return]
+
+
+def _to_text_or_int(value: Any) -> str | int:
+    """Return a value of a class derived from `str`, or of an integer type, such as one of NumPy, as
+    Python's own. Raises `TypeError`."""
+    return str(value) if isinstance(value, str) else index(value)
 
 
 def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]:
@@ -251,10 +247,8 @@ def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]
     noter.install()
     answer: dict[str, Any]
     try:
-        source = call_generator(
-            path, request["function"], request["values"], target, request["language"]
-        )
-        answer = {"source": _encode_source(source, dumps=request["dumps"])}
+        chosen = (request[key] for key in ("function", "values", "language", "dumps"))
+        answer = {"source": call_generator(path, target, *chosen)}
     except GeneratorError as fault:
         place = fault.path or path, fault.line, None
         answer = {"error": str(fault), "frames": [place], "hint": fault.hint}
@@ -267,9 +261,11 @@ def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]
         ]
         if isinstance(error, SyntaxError) and error.filename:
             frames.append((error.filename, error.lineno, error.offset))
-        text = traceback.format_exception_only(error)[-1].strip()
+        text = traceback.format_exception_only(error)[-1].strip().removeprefix(f"{_PREFIX}{path}.")
         hint = NO_NETWORK if isinstance(error, PermissionError) else None
-        answer = {"error": text, "frames": frames or [(path, None, None)], "hint": hint}
+        # Each place once: a function may call itself without end.
+        places = [*dict.fromkeys(frames)] or [(path, None, None)]
+        answer = {"error": text, "frames": places, "hint": hint}
     return {**answer, "reads": noter.take_fresh()}
 
 

@@ -206,7 +206,6 @@ class GeneratedRenderer(Renderer):
                     for name, argument in context["args"].items()
                 },
                 **{key: context["script"][key] for key in ("serves", "grid")},
-                "dumps": dumps,
             }
         # The order of the values is that of the function's `**values`.
         key = json.dumps(request)
