@@ -75,7 +75,7 @@ class Traced:
             return _traced(world, scenario, injection)
 
         found = attempt(world, scenario, command, killed=error == "KILL")
-        if not injection.fired:
+        if not injection.fired or injection.impossible:
             raise NotTriedError
         return [each for each in found if not (injection.muted and each.what.endswith(NO_WORD))]
 
@@ -91,6 +91,9 @@ class Injection:
     fired: bool = False
     muted: bool = False
     """What the command said was itself a write that failed."""
+    impossible: bool = False
+    """A tool's write to the pipe of its output failed: no disk is there to fail, and tools do not
+    look."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -111,6 +114,7 @@ class Injection:
             failed = [line for line in lines if line.endswith("(INJECTED)")]
             self.fired |= bool(failed)
             self.muted |= any(line.startswith(said) for line in failed)
+            self.impossible |= any(line.startswith(_OUTPUT) for line in failed)
 
 
 def _streams(running: Running) -> list[tuple[int, Path]]:
@@ -118,6 +122,7 @@ def _streams(running: Running) -> list[tuple[int, Path]]:
 
 
 _CALL = re.compile(r"\w+\(")
+_OUTPUT = ("write(1<pipe:", "write(2<pipe:")
 
 
 def _traced(world: World, scenario: Scenario, injection: Injection) -> Ended:
