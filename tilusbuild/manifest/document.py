@@ -143,6 +143,17 @@ class Document:
                 break
         return written
 
+    def find_written_path(self, path: Path) -> Path:
+        """Return the path that a key of a script `NAME.KERNEL` has in the text: in the kernel's
+        table if that sets it, else in the script's. Return any other path unchanged."""
+        owner = self.kernels.get(str(path[1])) if path[:1] == ("script",) and path[1:] else None
+        if owner is None:
+            return path
+        name, kernel = owner
+        kernel_path: Path = ("script", name, "kernels", kernel, *path[2:])
+        is_own = kernel_path[:5] in self.locations.keys
+        return kernel_path if is_own else ("script", name, *path[2:])
+
 
 def find_kernel_tables(keys: Iterable[Path]) -> dict[str, tuple[str, str]]:
     """Return (script, kernel) of each kernel's table, by the name of the script made of it."""

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from pydantic import ValidationError
@@ -206,9 +207,16 @@ def validate_structure(
         if isinstance(validated, Manifest):
             return validated.replace_values(_document=document), diagnostics, unread
         if round_number == 0:
+            # By the path in the text: all kernels of a script have the mistake of a key they share.
+            causes = {
+                (document.find_written_path(detail["loc"]), detail["type"]): detail
+                for detail in _drop_consequences(document, validated)
+            }
             # One more than are shown says that there are more.
-            causes = _drop_consequences(document, validated)[: MAX_MISTAKES + 1]
-            diagnostics = [_make_diagnostic(document, detail) for detail in causes]
+            diagnostics = [
+                _make_diagnostic(document, path, detail)
+                for (path, _), detail in islice(causes.items(), MAX_MISTAKES + 1)
+            ]
             unread = _list_unread_scripts(document, validated)
         # All paths are found before a value is removed: once an array is gone, the path of a second
         # mistake in it would lead to the table around.
@@ -333,9 +341,8 @@ def _remove_value(data: dict[str, Any], path: Path) -> None:
     table.pop(path[-1], None)
 
 
-def _make_diagnostic(document: Document, detail: ErrorDetails) -> Diagnostic:
-    """Return pydantic's error as a diagnostic with its place in the file."""
-    path: Path = tuple(detail["loc"])
+def _make_diagnostic(document: Document, path: Path, detail: ErrorDetails) -> Diagnostic:
+    """Return pydantic's error in the key at `path` of the file as a diagnostic with its place."""
     kind = detail["type"]
     if _is_nameless(detail):
         header, named = format_header(path[:1]), format_header((path[0], NAME))
