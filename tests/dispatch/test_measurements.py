@@ -19,6 +19,7 @@ from tilusbuild.dispatch.measurements import (
     derive_tables,
     fold_refusals,
     group_measurements,
+    make_tuning_time,
     read_rows,
 )
 from tilusbuild.plan.measured import MeasuredRow
@@ -132,6 +133,10 @@ def test_the_costs_of_a_repository_or_else_those_that_came_last_serve(built: Mar
     packages = [make_cost(0, time="2026-01"), *(make_cost(i, time="2026-02") for i in (1, 2))]
     assert list_programs(packages) == list_programs(packages[::-1])[::-1] == [1, 2]
     assert list_programs(packages, committed=[make_cost(3)]) == [3]
+
+
+def test_packages_of_one_second_are_not_one_tuning() -> None:
+    assert len({make_tuning_time([]) for _ in range(1000)}) > 2
 
 
 def test_a_rejected_program_has_no_row_on_any_device_until_another_judge_finds_it_right(

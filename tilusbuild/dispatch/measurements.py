@@ -15,9 +15,9 @@ that packages brought serve where it has none, in buckets without measurements.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timezone
 from itertools import chain, groupby
 from typing import NamedTuple
 
@@ -104,7 +104,8 @@ def append_rows(cache: Tree, directory: str, rows: Iterable[MeasuredRow]) -> Non
 def make_tuning_time(rows: Sequence[MeasuredRow]) -> str:
     """Return the time of a tuning whose rows come after `rows`: now, or the latest of theirs if the
     clock was set back since."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    # Rows of one time are one tuning: two packages may be installed within a second.
+    now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}"
     return max([now, *(row.time for row in rows)])
 
 
