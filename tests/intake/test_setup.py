@@ -298,6 +298,14 @@ def test_a_build_of_ninja_is_read_as_it_was_when_it_ran(project: Project) -> Non
     libraries = libraries_of(project)
     sources = {name: library["sources"] for name, library in libraries.items()}
     assert sources == {"one": ["one.cpp"], "two": ["two.cpp"]}
+    project.edit("setup.py", "rule c", "role c")
+    said = project.run("import", "setup.py", "--stdout", status=2).err
+    assert "build.ninja cannot be imported: ninja: error: build.ninja:1: " in said
+
+
+def test_a_manifest_that_exists_is_an_error_before_the_build_is_read(project: Project) -> None:
+    project.write_all({"Makefile": "$(error was read)\n", "tilus.toml": ""})
+    assert "tilus.toml already exists" in project.run("import", "Makefile", status=2).err
 
 
 SCALED = """\

@@ -61,7 +61,9 @@ def _read_output(name: str, directory: str, *argv: str) -> str:
     text = completed.output.decode(errors="replace")
     if not completed.ok:
         message = text.strip() or f"{os.path.basename(argv[0])} failed"
-        raise input_error(f"{name} cannot be imported: {message}")
+        # A copy of a file that a setup.py makes is named as the file.
+        original = os.path.basename(name)
+        raise input_error(f"{original} cannot be imported: {message.replace(name, original)}")
     return text
 
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from tilusbuild.cli import options
 from tilusbuild.cli.arguments import Common, Verb, flag, option, positional, positionals
 from tilusbuild.cli.options import emit_line
+from tilusbuild.errors import InputError, input_error
 from tilusbuild.report.jsonl import declare_line
+from tilusbuild.runtime.where import MANIFEST_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +50,6 @@ def run_import(arguments: ImportArgs) -> int:
     """Write `tilus.toml` for the named build, and the sources that a script holds as text; with
     `--stdout`, print the manifest and write nothing. Return the exit status. Raises `InputError`,
     also if the manifest exists."""
-    from tilusbuild.errors import InputError, input_error
     from tilusbuild.intake.draft import ManifestDraft, format_manifest
     from tilusbuild.manifest.check_files import make_missing_file_error
 
@@ -61,6 +62,9 @@ def run_import(arguments: ImportArgs) -> int:
             f"{arguments.what} is {kind} does not say how its sources are compiled", hint=hint
         )
     output = arguments.output and os.path.abspath(arguments.output)
+    if not arguments.stdout:
+        # Before the build is read, which may take minutes; its sources may be in another directory.
+        _check_absent(output or _find_root(os.path.dirname(source_path), []))
     draft = ManifestDraft(_name_project(output or os.path.dirname(source_path)))
     files: dict[str, str] = {}
     try:
@@ -73,10 +77,9 @@ def run_import(arguments: ImportArgs) -> int:
             f"nothing in {arguments.what} can be imported", hint="\n".join(draft.notes) or None
         )
     text = format_manifest(draft)
-    manifest_path = os.path.join(root, "tilus.toml")
+    manifest_path = os.path.join(root, MANIFEST_NAME)
     if not arguments.stdout:
-        if os.path.lexists(manifest_path):
-            raise input_error(f"{manifest_path} already exists", hint="--stdout prints the new one")
+        _check_absent(root)
         for name, source in files.items():
             os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
             options.write_file(os.path.join(root, name), source.encode())
@@ -84,6 +87,13 @@ def run_import(arguments: ImportArgs) -> int:
         options.write_file(manifest_path, text.encode())
     _print_result(arguments, draft, text if arguments.stdout else manifest_path)
     return 0
+
+
+def _check_absent(root: str) -> None:
+    """Raise `InputError` if a directory has a manifest."""
+    manifest_path = os.path.join(root, MANIFEST_NAME)
+    if os.path.lexists(manifest_path):
+        raise input_error(f"{manifest_path} already exists", hint="--stdout prints the new one")
 
 
 _COMPILER_VARIABLES = "CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS"
