@@ -50,6 +50,8 @@ ELSEWHERE = {
     ("preflight", "problem"),
 }
 """What needs a foreign cache, a device, both compilers or a broken project: other tests do."""
+VERBS_ELSEWHERE = {"cache package", "cache pull", "cache push", "import", "watch"}
+"""What needs another system, a server, or never ends: other tests do."""
 TEMPLATE = """\
 constexpr int unroll = {{ unroll }};
 extern "C" void scale(float a, const float *x, float *y, long long n) {
@@ -108,6 +110,8 @@ def test_the_lines_of_a_projects_verbs(run: Run, monkeypatch: pytest.MonkeyPatch
     check("cache show", "scale/0")
     check("cache show", "scale/0", "--source")
     check("schema")
+    check("completions", "bash")
+    check("render")
     check("init", "new")
     check("cache stats")
     check("cache export", "view", "--layout", "tilus")
@@ -140,6 +144,7 @@ def test_the_lines_of_a_projects_verbs(run: Run, monkeypatch: pytest.MonkeyPatch
         if kind.event not in seen[verb]
     }
     assert {pair for pair in unseen if pair[0] != "build"} == ELSEWHERE
+    assert events_schema.lines().keys() - seen.keys() == VERBS_ELSEWHERE
 
 
 def test_every_line_that_is_declared_belongs_to_a_verb() -> None:
