@@ -19,7 +19,7 @@ CASES = [
     ("{{ block_m +\n   zzz }}", 2, 4, '"zzz" is undefined', "declare it"),
     ("{{ target.knd }}", 1, 11, 'the mapping has no "knd"', 'did you mean "kind"?'),
     ("{{ block_m.bits }}", 1, 12, 'the value 64 has no "bits"', None),
-    ("{% if block_m %}\n", 1, None, "unexpected end of template", None),
+    ("a\n{% if block_m %}\nb\n", 2, 4, '"if" without "endif"', None),
     ("x\n{% endfor %}", 2, 4, "unknown tag 'endfor'", None),
     ("{{ 1 + }}", 1, 1, "unexpected 'end of print statement'", None),
     ("int t[2][2] = {{1,2},{3,4}};", 1, 15, "unexpected '}'", 'in C++ text write "{ {"'),

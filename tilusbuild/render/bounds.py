@@ -16,10 +16,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import wraps
 from itertools import permutations
-from typing import Any
+from typing import Any, NoReturn
 
 from jinja2 import TemplateSyntaxError, nodes, pass_context
 from jinja2.exceptions import TemplateRuntimeError
+from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import SandboxedEnvironment
 
@@ -108,6 +109,25 @@ class Steps:
         return len(self._items)  # type: ignore[arg-type]
 
 
+class _Parser(Parser):
+    """Jinja2's parser; it places a block without an end at the line where the block begins."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._block_lines: list[int] = []
+
+    def parse_statement(self) -> Any:
+        self._block_lines.append(self.stream.current.lineno)
+        tree = super().parse_statement()
+        self._block_lines.pop()
+        return tree
+
+    def fail_eof(
+        self, end_tokens: tuple[str, ...] | None = None, lineno: int | None = None
+    ) -> NoReturn:
+        super().fail_eof(end_tokens, self._block_lines[-1] if self._block_lines else lineno)
+
+
 class BoundedEnvironment(SandboxedEnvironment):
     """An environment whose renderings raise `TemplateRuntimeError` beyond the bounds. Used from
     several threads, one rendering a thread at a time."""
@@ -194,7 +214,7 @@ class BoundedEnvironment(SandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         try:
-            tree = super()._parse(source, name, filename)
+            tree = _Parser(self, source, name, filename).parse()
         except TemplateSyntaxError as error:
             error.name = name  # Jinja2's lexer has the file's path for it
             raise

@@ -154,7 +154,8 @@ def _describe_error(
         hint = did_you_mean(missing_name, known)
         return Problem(f'there is no {kind} "{missing_name}"', hint, missing_name)
     if isinstance(error, TemplateSyntaxError):
-        return _describe_syntax_error(error)
+        lines = _read_lines(environment.templates, error.name or inner)
+        return _describe_syntax_error(error, "".join(lines[error.lineno - 1 : error.lineno]))
     message = f"{type(error).__name__}: {error}"
     if isinstance(error, SecurityError):
         message = f"not allowed in a template: {error}"
@@ -227,20 +228,27 @@ def _describe_not_found(error: TemplateNotFound, environment: Environment) -> Pr
     return Problem(f"no template {quoted}", hint)
 
 
-def _describe_syntax_error(error: TemplateSyntaxError) -> Problem:
-    """Return what is wrong, with a hint for C++ text that Jinja2 reads as its own."""
+def _describe_syntax_error(error: TemplateSyntaxError, line: str) -> Problem:
+    """Return what is wrong in a line, with a hint for C++ text that Jinja2 reads as its own."""
     # Jinja2's errors have no fields for the mistake and the word, so the message is searched.
     message = error.message or "syntax error"
     if message == "tag name expected":
         advice = 'in C++ text write "{ %", as in asm("… { %0, %1 }")'
         return Problem('a tag has no name: "{%" starts a tag', advice)
-    if message.startswith("Unexpected end of template"):
-        return Problem(message[0].lower() + message[1:])
+    if block_match := re.search(r"Unexpected end of template.*closed is '(\w+)'", message):
+        block = block_match[1]
+        return Problem(f'"{block}" without "end{block}"', word=block)
     token_match = re.search(r"(?:got|[Uu]nexpected|unknown tag) '([^']+)'", message)
     word, hint = token_match[1] if token_match else None, None
     if word in ("}", ",", ";", "{", "end of print statement"):
-        # Such tokens are what follows if `{{` in C++ text (`int a[2][2] = {{1, 2}, …`) is read as
-        # an expression.
-        hint = '"{{" starts an expression: in C++ text write "{ {", as in int a[2][2] = { {1, 2}, …'
-        word = "{{"
+        # Such tokens follow if an end is not complete, or if `{{` in C++ text
+        # (`int a[2][2] = {{1, 2}, …`) is read as an expression.
+        hint = 'a tag that "{%" starts ends with "%}"'
+        word = "{%"
+        if "{{" in line or word not in line:
+            hint = (
+                '"{{" starts an expression, which ends with "}}"\n'
+                'in C++ text write "{ {", as in int a[2][2] = { {1, 2}, …'
+            )
+            word = "{{"
     return Problem(message[0].lower() + message[1:], hint, word)
