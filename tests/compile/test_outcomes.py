@@ -200,7 +200,7 @@ def test_a_launcher_that_does_not_link_is_made_again(compile_in, tmp_path, conte
         (
             "",
             "x[i]",
-            'the source defines no function "saxpy" with C linkage: declare it extern "C"',
+            'the source defines no function "saxpy" with C linkage: is it extern "C"?',
         ),
         ('extern "C" ', "missing(x[i])", "source.cu:2:42: error: 'missing' was not declared"),
         ('float other(float);\nextern "C" ', "x[i]", ""),

@@ -289,7 +289,7 @@ def explain_link_error(recipe: Recipe, log: str) -> str | None:
             f'none, extern "C", with the values that are rendered, and call the template in it'
         )
     if symbol in missing:
-        return f'the source defines no function "{symbol}" with C linkage: declare it extern "C"'
+        return f'the source defines no function "{symbol}" with C linkage: is it extern "C"?'
     # nvcc calls functions of these names for device code that waits for a device link.
     if any("__cudaRegisterLinkedBinary" in name or "__fatbinwrap" in name for name in missing):
         if recipe.pipeline.has_source:

@@ -65,7 +65,8 @@ class CWriter:
         if isinstance(value, bool):
             return ("1" if value else "0"), BOOLEAN
         if isinstance(value, str):
-            raise ExprError(f"the string {value!r:.60} has no form in C", node.column)
+            why = "is not a number: leave the quotes out" if value.isdigit() else "has no form in C"
+            raise ExprError(f"the string {value!r:.60} {why}", node.column)
         if isinstance(value, float):
             return f"({value!r})", REAL
         # C has no literal for -2^63: it would be the negation of 2^63, which does not fit 64 bits.

@@ -94,6 +94,7 @@ _OPERATORS_OF_C = (
     (re.compile(r"\|\|"), '"||" is written "or"'),
     (re.compile(r"!(?!=)"), '"!" is written "not"'),
     (re.compile(r"\?"), '"c ? a : b" is written "a if c else b"'),
+    (re.compile(r"\d\s*[kKMG]i?B"), 'a size is a number of bytes: "48 * 1024"'),
     (re.compile(r"(?<![=!<>])=(?!=)"), '"=" compares when it is written "=="'),
 )
 
@@ -183,7 +184,8 @@ class _TreeReader:
             case ast.Call():
                 return self._read_call(node, column, depth)
             case ast.Tuple() | ast.List():
-                raise ExprError('a tuple is only allowed to the right of "in"', column)
+                message = 'a tuple is only allowed to the right of "in"'
+                raise ExprError(f'{message}; write an array of strings: ["n", "1"]', column)
             case _:
                 text = f"{ast.unparse(node):.60}"
                 raise ExprError(f"{text} is not part of the expression language", column)

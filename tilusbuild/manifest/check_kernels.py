@@ -16,6 +16,7 @@ from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.reading import KernelTemplate
 from tilusbuild.manifest.scanner import Path
 from tilusbuild.manifest.script import ScriptSection
+from tilusbuild.manifest.table import format_toml
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS, POINTER
 from tilusbuild.runtime.structs import is_struct
 from tilusbuild.signature.model import Argument, SignatureError
@@ -33,7 +34,7 @@ def check_kernels(checks: Checks) -> None:
         template, targets = checks.templates.get(name), checks.list_known_targets(name)
         cpu_targets = [target for target in targets if checks.manifest.targets[target].is_cpu]
         if cpu_targets and script.kernel is not None:
-            _check_linkage(checks, path, script.kernel, template, cpu_targets[0])
+            _check_linkage(checks, path, script.kernel, template, targets)
         if template is None or script.kernel is None:
             continue
         try:
@@ -41,6 +42,7 @@ def check_kernels(checks: Checks) -> None:
         except (SignatureError, ExprError):
             continue  # `check_expressions` reports it
         differences: dict[Path, tuple[str, str]] = {}
+        agreeing_declarations: list[str] = []
         for is_cpu in {target in cpu_targets for target in targets}:
             passed = [a for a in arguments if (a.tile is None if is_cpu else a.is_parameter)]
             dtypes = {a.name: _list_dtypes(a, script, targets) for a in passed}
@@ -50,21 +52,29 @@ def check_kernels(checks: Checks) -> None:
                 found = list(_find_differences(function, declaration, passed, dtypes))
                 # Which of several declarations counts is only known when it is compiled.
                 if not found:
+                    agreeing_declarations.append(declaration)
                     break
             for keys, message, hint in found:
                 differences.setdefault(keys, (message, hint))
         for keys, (message, hint) in differences.items():
             add_error = checks.add_value_error if "type" in keys[1:] else checks.add_key_error
-            add_error((*path, "args", *keys), message, hint)
+            # An argument that the manifest does not declare was read from one of these.
+            add_error((*path, "args", *keys), message, "\n".join([hint, *agreeing_declarations]))
             checks.unread.add(name)
 
 
 def _check_linkage(
-    checks: Checks, path: Path, kernel: str, template: KernelTemplate | None, target: str
+    checks: Checks,
+    path: Path,
+    kernel: str,
+    template: KernelTemplate | None,
+    targets: Sequence[str],
 ) -> None:
     """Report a kernel with a C++ name for a cpu target, at its functions where the text has all."""
-    message = f'target "{target}" calls a function by its C name, and this is a C++ one'
-    hint = 'declare it extern "C", or say which targets it is for: targets = […]'
+    gpus = [target for target in targets if not checks.manifest.targets[target].is_cpu]
+    message = "a script with a cpu target calls functions by C names, and this is a C++ one"
+    hint = 'declare it extern "C"'
+    hint += f", or leave the cpu out: targets = {format_toml(gpus)}" if gpus else ""
     places: list[Place] = []
     # A header may have a prototype, and with it the linkage.
     if template and template.is_whole and not checks.manifest.list_include_dirs(str(path[1])):
@@ -145,6 +155,8 @@ def _explain_difference(
 ) -> str | None:
     """Return how an argument, whose dtype is `dtype`, differs from a parameter; None if it does
     not, as far as the text says."""
+    if dtype not in (*DTYPES, POINTER) and not is_struct(dtype):
+        return None  # `check_expressions` reports it
     is_pointer = argument.is_tensor or argument.dtype == POINTER
     # Of a type that is not known only a `*` says that it is a pointer.
     is_other_kind = parameter.is_pointer != is_pointer and (parameter.is_pointer or parameter.dtype)

@@ -149,6 +149,9 @@ def _check_form(checks: Checks, path: Path, name: str, script: ScriptSection) ->
 
 def _check_launch(checks: Checks, path: Path, name: str) -> None:
     """Report kernels for a GPU target without a grid or a block."""
+    launch = checks.get_file_value(*path, "launch")
+    if not isinstance(launch, dict | None):
+        return  # `validate_structure` reports it
     for target in checks.list_known_targets(name):
         if checks.manifest.targets[target].is_cpu:
             continue
@@ -158,10 +161,12 @@ def _check_launch(checks: Checks, path: Path, name: str) -> None:
             key for key in ("grid", "block") if not any(checks.has(*table, key) for table in tables)
         ]
         if missing:
+            example = {"grid": 'grid = "cdiv(n, 256)"', "block": "block = 256"}
+            text = ", ".join(example[key] for key in missing)
             checks.add_key_error(
                 tables[0],
                 f'script "{name}" is missing launch.{missing[0]}, which GPU targets need',
-                f'as in:\n[script.{name}.launch]\ngrid = ["cdiv(n, 256)"]\nblock = [256]',
+                f"as in: {text}" if launch else f"as in: launch = {{ {text} }}",
             )
 
 

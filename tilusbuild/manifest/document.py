@@ -318,7 +318,11 @@ def _suggest_syntax(text: str, column: int) -> str | None:
         return "write \\\\ for a backslash, and / between the names of a path"
     if rest.startswith(("//", "/*", ";")):
         return "a comment begins with #"
-    word = re.match(r"[A-Za-z_][\w./+-]*", rest)
+    if row := re.match(r"\(([^()]*)\)", rest):
+        return f"an array has brackets: [{row[1]}]"
+    if re.search(r"=\s*\[[^\]]*[^\s,\[]\s+$", text[: column - 1]):
+        return "a comma separates the items of an array"
+    word = re.match(r"[A-Za-z_][\w./+-]*(\([^()]*\))?", rest)
     if word and word.group().lower() in ("true", "false"):
         return f"TOML spells it {word.group().lower()}"
     if word and word.group() in ("None", "null", "nil"):

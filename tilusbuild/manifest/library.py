@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from tilusbuild.manifest.script import Form, ScriptSection
 from tilusbuild.manifest.sections import ARCHS_SCHEMA, ProductKeys
 from tilusbuild.manifest.table import Key, ValueFault
-from tilusbuild.manifest.values import Text, wrap_single
+from tilusbuild.manifest.values import Text, spell_archs
 from tilusbuild.space.model import Parameter
 from tilusbuild.state.patterns import PatternTooWideError, find_matches
 
@@ -73,7 +73,7 @@ class LibrarySection(ProductKeys, frozen=True, kw_only=True):
     that of the library for a part, else `false`."""
     arch: Annotated[
         tuple[Text, ...],
-        Key(before=wrap_single, schema=ARCHS_SCHEMA, after=_check_archs, examples=["sm_90a"]),
+        Key(before=spell_archs, schema=ARCHS_SCHEMA, after=_check_archs, examples=["sm_90a"]),
     ] = ()
     """Of a part: the architectures of its objects, in place of those of a target for GPUs."""
     ptx: bool = False

@@ -423,13 +423,22 @@ def _explain_missing_kernel(
         return
     names = [f.plain for f in template.functions if f.is_global or f.is_c]
     plain_name = kernel.partition("<")[0].rpartition("::")[2]
-    # The function of a cpu target, a name with an expression, and one behind a macro may be meant.
-    is_written = plain_name in re.findall(r"\w+", "\n".join(template.lines)) or "{" in kernel
+    words = re.findall(r"\w+", "\n".join(template.lines))
+    kernel_names = [f.plain for f in template.functions if f.is_global]
+    host_functions = template.find_functions(kernel, is_global=False)
+    # A macro may stand for `__global__`, so that a kernel is read as a function of the host.
+    if not kernel_names or words.count("__global__") != len(kernel_names):
+        host_functions = []
+    # A name with an expression, and one behind a macro, may be meant.
+    is_written = words.count(plain_name) > len(host_functions) or "{" in kernel
     # A header of another project has its kernels in a namespace.
     is_own = "::" not in kernel or find_nearest_word(plain_name, names) is not None
     if names and template.is_whole and is_own and not is_written:
         message = f'{template.shown} has no kernel "{kernel}"'
         hint = did_you_mean(plain_name, names, max_listed=len(names))
+        if host_functions:
+            message = f'"{kernel}" is not a __global__ function in {template.shown}'
+            hint = did_you_mean(plain_name, kernel_names)
         yield Diagnostic(message, document.locate_value(*path, "kernel"), hint)
     elif untyped_names:
         message = f'{template.shown} does not declare "{kernel}": its args need types'
@@ -468,13 +477,15 @@ def _complete_argument(
     shape = _read_type(argument_table)
     if shape and not shape.startswith("["):
         return written  # it begins with an element type
+    # `check_kernels` refuses the shape of a value.
+    is_tensor = parameter.is_pointer or shape != ""
     # An opaque pointer has no elements, and so no shape.
     if not shape and parameter.dtype != "void":
         shape = "[...]"
     dtype = parameter.dtype
-    if is_size and not parameter.is_pointer:
+    if is_size and not is_tensor:
         dtype = {"u32": "i32", "u64": "i64"}.get(dtype, dtype)
-    type_ = f"{dtype}*{shape}" if parameter.is_pointer else dtype
+    type_ = f"{dtype}*{shape}" if is_tensor else dtype
     # An output cannot be optional, so that an optional tensor is an input.
     is_out = (
         shape != ""

@@ -18,7 +18,7 @@ from tilusbuild.manifest.values import (
     Text,
     check_value,
     reject_boolean,
-    wrap_single,
+    spell_archs,
 )
 from tilusbuild.rooms import find_contributions
 
@@ -307,7 +307,7 @@ class TargetSection(Table, frozen=True):
         tuple[Text, ...],
         Key(
             min_length=1,
-            before=wrap_single,
+            before=spell_archs,
             schema=ARCHS_SCHEMA,
             examples=["sm_90a", ["sm_80", "sm_90a"], "cpu"],
         ),

@@ -109,6 +109,13 @@ def reject_boolean(value: object) -> object:
     return value
 
 
+def spell_archs(value: object) -> object:
+    """Return an array with a text for each number: `parse_arch` refuses "80" by its right name."""
+    items = value if isinstance(value, list | tuple) else (value,)
+    # `true` is an int, too.
+    return tuple(str(item) if type(item) in (int, float) else item for item in items)
+
+
 def wrap_single(value: object) -> object:
     """Return an array of one item for a text or an integer; any other value unchanged."""
     return (value,) if isinstance(value, str | int) and not isinstance(value, bool) else value

@@ -215,7 +215,7 @@ def join_arguments(arguments: Iterable[Argument], constants: Collection[str] = (
             if argument.name in constants:
                 raise SignatureError("is both an argument and a constant: rename one")
             by_name[argument.name] = argument
-            _check_dtype(argument, constants)
+            _check_dtype(argument, constants, [each.name for each in declared])
             if argument.constant in argument_of_constant:
                 other_name = argument_of_constant[argument.constant]
                 raise SignatureError(f'"{argument.constant}" is filled by "{other_name}" already')
@@ -321,8 +321,9 @@ def _check_optional(
             raise SignatureError(message)
 
 
-def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
-    """Raise `SignatureError` for a dtype that is neither known nor a constant."""
+def _check_dtype(argument: Argument, constants: Collection[str], names: Collection[str]) -> None:
+    """Raise `SignatureError` for a dtype that is neither known nor a constant. `names` are those of
+    all arguments."""
     if argument.dtype in (*DTYPES, POINTER, *constants) or is_struct(argument.dtype):
         return
     if argument.tile is not None:
@@ -331,6 +332,8 @@ def _check_dtype(argument: Argument, constants: Collection[str]) -> None:
     hint = did_you_mean(argument.dtype, known)
     if dtype := C_TYPES.get(argument.dtype):
         hint = f'that is "{dtype}" here'
+    elif argument.dims is None and argument.dtype in names:
+        hint = f'a shape has brackets: "[{argument.dtype}]"'
     elif argument.dims is None and find_nearest_word(argument.dtype, known) is None:
         hint = "\n".join(filter(None, (hint, format_struct_hint(argument.dtype))))
     message = f'"{argument.dtype}" is neither a dtype nor a constant of the script'
