@@ -149,9 +149,12 @@ def test_a_wheel_without_triton_launches_as_triton_does(project: Project, tmp_pa
     ("file", "change", "message"),
     [
         ("kernels.py", ("BLOCK: tl", "SIZE: tl.constexpr, BLOCK: tl"), '"SIZE" is not in space'),
-        ("kernels.py", ("tl.exp(", "tl.exq("), "kernels.py:11:"),
+        ("kernels.py", ("tl.exp(", "tl.exq("), "kernels.py:12:"),
+        ("kernels.py", ("tl.exp(v", "helper.half(v"), "helper.py:3:1: error: softmax: c is"),
         ("tilus.toml", ("args.rows", "args.raws"), '"rows" is not in args'),
         ("tilus.toml", ('"sm_80"', '["sm_80", "sm_86"]'), "Triton has no code for sm_80, sm_86"),
+        ("tilus.toml", ('"sm_80"', '"sm_90"'), 'set arch = "sm_90a"'),
+        ("tilus.toml", ("launch = ", "# "), "launch.grid has 1 to 3 sizes, not 0"),
         ("tilus.toml", ("py:softmax", "py:softmix"), "there is no function softmix"),
         ("tilus.toml", ("py:softmax", "py:tl"), "it is not a function with @triton.jit"),
     ],
@@ -159,7 +162,10 @@ def test_a_wheel_without_triton_launches_as_triton_does(project: Project, tmp_pa
 def test_a_mistake_is_one_error(
     tmp_path: Path, file: str, change: tuple[str, str], message: str
 ) -> None:
-    project = Project(tmp_path).write_all({"tilus.toml": MANIFEST, "kernels.py": KERNELS})
+    project = Project(tmp_path).write_all(
+        {"tilus.toml": MANIFEST, "kernels.py": "import helper\n" + KERNELS}
+    )
+    project.write("helper.py", "import triton\n@triton.jit\ndef half(a): return a * c\n")
     project.edit(file, *change)
     if "raws" in change[1]:
         project.edit("tilus.toml", "[rows, columns]", "[raws, columns]")

@@ -133,9 +133,9 @@ def collect_map_numbers(name: str, tile: Tile) -> dict[str, Expr | None]:
 def _collect_numbers(launch: Launch, signature: Signature) -> _LaunchNumbers:
     """Return the numbers of a launch, of structs that the launcher makes, and of tensor maps by
     name, in the order of their slots. None stands for the default (`_DEFAULT_NUMBERS`)."""
-    for sizes in (launch.grid, launch.block):
+    for name, sizes in (("grid", launch.grid), ("block", launch.block)):
         if not 1 <= len(sizes) <= 3:
-            raise ValueError(f"grid and block have 1 to 3 sizes, not {len(sizes)}")
+            raise ValueError(f"launch.{name} has 1 to 3 sizes, not {len(sizes)}")
     expressions = [*_pad_to_three(launch.grid), *_pad_to_three(launch.block), launch.smem]
     if launch.has_attributes:
         expressions += _pad_to_three(launch.cluster)

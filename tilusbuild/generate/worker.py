@@ -56,9 +56,12 @@ class GeneratorError(Exception):
         """The file of the line, if it is not the generator's."""
 
 
-def make_arch_error(language: str, target: Target, line: int | None = None) -> GeneratorError:
-    """Return the error for a target with architectures that a language does not compile."""
-    hint = "make each GPU architecture a target of its own"
+def make_arch_error(
+    language: str, target: Target, line: int | None = None, arch: str | None = None
+) -> GeneratorError:
+    """Return the error for a target with architectures that a language does not compile. `arch` is
+    the one that it compiles instead."""
+    hint = f'set arch = "{arch}"' if arch else "make each GPU architecture a target of its own"
     return GeneratorError(f"{language} has no code for {', '.join(target.archs)}", line, hint)
 
 

@@ -8,6 +8,7 @@ parameters: global scratch memory and the profiler's, both null here.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import re
@@ -44,6 +45,7 @@ def generate(
     """Return the cubin of a `@triton.jit` function for a schedule. Raises `GeneratorError`."""
     import triton
     from triton.backends.compiler import GPUTarget
+    from triton.backends.nvidia.compiler import sm_arch_from_capability
     from triton.compiler.errors import CompilationError
 
     while hasattr(function, "fn") and not isinstance(function, triton.JITFunction):
@@ -51,8 +53,10 @@ def generate(
     if not isinstance(function, triton.JITFunction):
         raise GeneratorError("it is not a function with @triton.jit")
     line = function.def_file_line_number
-    if not (number := re.fullmatch(r"sm_(\d+)a?", " ".join(target.archs))):
-        raise make_arch_error("Triton", target, line)
+    number = re.fullmatch(r"sm_(\d+)a?", " ".join(target.archs))
+    arch = sm_arch_from_capability(int(number[1])) if number else None
+    if number is None or arch != target.arch:
+        raise make_arch_error("Triton", target, line, arch)
     divisors = inputs.find_divisors()
     ones = {match[1] for rule in inputs.conditions if (match := _ONE.fullmatch(rule))}
     signature, constants, attributes = {}, {}, {}
@@ -134,9 +138,14 @@ def _make_cache_class() -> Any:
 
 
 def _locate_error(error: Any, function: Any) -> GeneratorError:
-    """Return the innermost error of a compile, with its line if it is in the kernel itself."""
-    line = function.def_file_line_number + getattr(error.node, "lineno", 1) - 1
+    """Return the innermost error of a compile, with its line in the kernel, or in the function of
+    another file that the kernel calls."""
     while isinstance(error.__cause__, type(error)):
         error = error.__cause__
-    message = error.error_message or str(error.__cause__ or error)
-    return GeneratorError(message.strip(), line)
+    functions = (each for each in gc.get_objects() if issubclass(type(each), type(function)))
+    callee = next((each for each in functions if each.src == error.src), function)
+    cause = error.__cause__ or error.__context__
+    is_own = error.error_message not in (None, repr(cause))
+    message = error.error_message if is_own else str(cause or error)
+    line = callee.def_file_line_number + getattr(error.node, "lineno", 1) - 1
+    return GeneratorError(message.strip(), line, path=callee.fn.__code__.co_filename)
