@@ -178,6 +178,8 @@ ORDINARY = {
     "bounds": K.replace("void", "void __launch_bounds__(T * (2 + 1), 2)"),
     "bounds before": K.replace("void", "__cluster_dims__(2, 1, 1) __maxnreg__(64) void"),
     "attributes": K.replace("__global__", "[[maybe_unused]] __attribute__((noinline)) __global__"),
+    "a macro before": '#define API __attribute__((visibility("default")))\nAPI ' + K,
+    "friends": "struct S { template <class T> friend __global__ void z(T); };\n" + K,
     "strings": 'const char *s = "__global__ void z(int)";\n' + K,
     "raw strings": 'const char *s = R"(__global__ void z(int n) {})";\n' + K,
     "comments": f"// __global__ void z(int n) {{}}\n/* {K.replace(' k', ' q')} */\n" + K,

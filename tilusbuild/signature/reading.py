@@ -204,17 +204,18 @@ class KernelSource:
     ) -> DeclaredKernel | None:
         """Return the function that the tokens `head` declare, inside of `scopes`; None if it is not
         one of `self.functions`. Its name is added to `c_names` if it has C linkage."""
-        kinds = [token.type for token in head]
-        is_global = "__global__" in kinds
+        # Behind a word that the parser does not know, `__global__` has the type of a name.
+        words = [_text(token) for token in head]
+        is_global = "__global__" in words
         is_c = _C in scopes or _name_scope(head) == _C
         opening, closing = _find_parameters(head)
         is_cpp = not scopes and has_body and _CPP_HEAD.issuperset(map(_text, head[: opening - 1]))
         if not is_global and (not (is_c or is_cpp) or opening < 2 or "" in scopes):
             return None
         template = _list_template_words(head)
-        if template is not None and not template:
-            return None  # a specialization or an instantiation declares no new template
-        start = head[kinds.index("__global__")] if is_global else head[opening - 1]
+        if (template is not None and not template) or "friend" in words:
+            return None  # a specialization, an instantiation, a friend: declared elsewhere
+        start = head[words.index("__global__")] if is_global else head[opening - 1]
         name = _text(head[opening - 1]) if opening > 0 else ""
         # A namespace without a name is not a part of the names in it.
         names = [scope for scope in scopes if scope not in ("", _C, "namespace")]
