@@ -300,6 +300,12 @@ def _explain_absent_header(name: str, directories: Sequence[str]) -> str:
     exists = any(os.path.isfile(os.path.join(directory, name)) for directory in directories)
     if directories and not exists:
         advice = did_you_mean(name, _list_header_names(directories), max_listed=0)
+        for variable in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"):
+            for directory in filter(None, os.environ.get(variable, "").split(os.pathsep)):
+                if os.path.isfile(os.path.join(directory, name)):
+                    advice = (
+                        f'no compile gets {variable}: include-dirs = ["{directory}"] in [build]'
+                    )
         if advice is None and re.match(r"(torch|ATen|c10)/", name):
             advice = "PyTorch has it: torch = true in [library.NAME]"
         return (

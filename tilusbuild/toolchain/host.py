@@ -149,7 +149,9 @@ def find_host(
     `requested` is the manifest's value of `key` at `place`: the name ("g++-11") or the absolute
     path of a g++, whose gcc is beside it. Raises `OSError` for a shortage of the machine.
     """
-    name = "g++" if requested is None else os.path.basename(requested)
+    name = os.path.basename(requested or "g++")
+    if not re.fullmatch(r"(.*-)?g\+\+(-.*)?", name):
+        name = "g++"  # Debian's package of the compiler that is needed
     try:
         cxx, cc = _find_drivers(probe, requested)
     except ProbeError as error:
