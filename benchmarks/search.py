@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilusbuild.tune.bench.search import LOOK_SHARE, find_linked_groups, run_search, search_programs
+from tilusbuild.tune.bench.search import LOOK_SHARE, find_linked_groups, search_programs
 from tilusbuild.tune.bench.session import Budget, BudgetSpent, Quota
 from tilusbuild.tune.bench.work import Candidate, Work
 
@@ -111,7 +111,7 @@ def search(work: Work, times: Mapping[int, float | None], count: int, seed: int)
         best = min(best, best if seconds is None else seconds)
         return seconds
 
-    run_search(search_programs(work, quota, seed), look)
+    search_programs(work, quota, seed, look)
     assert looks == min(count, len(work.programs)), looks
     return best
 

@@ -24,7 +24,6 @@ from tilusbuild.tune.bench.search import (
     find_nearest_winners,
     index_programs,
     iterate_neighbors,
-    run_search,
     search_programs,
 )
 from tilusbuild.tune.bench.session import (
@@ -344,7 +343,7 @@ def looked(work: Any, seconds: Any, runs: int) -> dict[int, float | None]:
         found[program.index] = seconds(program)
         return found[program.index]
 
-    run_search(search_programs(work, Quota(Budget(runs=runs), spent), seed=1), look)
+    search_programs(work, Quota(Budget(runs=runs), spent), 1, look)
     return found
 
 
@@ -395,5 +394,5 @@ def test_a_search_begins_with_the_winners_at_the_nearest_sizes() -> None:
         spent.runs += 1
         return bowl(looks[-1])
 
-    run_search(search_programs(work, Quota(Budget(runs=20), spent), 1, starts), look)
+    search_programs(work, Quota(Budget(runs=20), spent), 1, look, starts)
     assert [program.index for program in looks[:4]] == [work.baseline, 800, 900, 700]

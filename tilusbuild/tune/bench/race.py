@@ -48,7 +48,6 @@ from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.search import (
     Winner,
     find_nearest_winners,
-    run_search,
     search_programs,
 )
 from tilusbuild.tune.bench.session import (
@@ -181,7 +180,7 @@ class Race:
             self._session.build_ahead((program, *others))
             return self._look_at(program)
 
-        run_search(search_programs(self._work, self._quota, seed, starts), look_at_first)
+        search_programs(self._work, self._quota, seed, look_at_first, starts)
 
     def _look_at(self, program: Candidate) -> float | None:
         """Check a program when it is built, and take its first sample, in a new record. A twin, a

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
 from typing import Any, TypeAlias
@@ -25,10 +25,9 @@ SAMPLE_SHARE, LOOK_SHARE = 0.16, 0.8
 _MAX_RANKED = 4096
 """Programs that are compared by the model, at most."""
 
-Search: TypeAlias = Generator[Iterable[Candidate], float | None, None]
-"""Yields the programs to look at next. The first of them is looked at, and its seconds are sent,
-None if it is out; the others follow if it is not better than the best so far."""
-
+Look: TypeAlias = Callable[[Iterable[Candidate]], float | None]
+"""Looks at the first of these programs, and returns its seconds, None if it is out. The others
+follow if it is not better than the best so far."""
 
 Winner: TypeAlias = tuple[Mapping[str, Any], int]
 """Sizes, and the best program there."""
@@ -51,9 +50,11 @@ def find_nearest_winners(winners: Iterable[Winner], sizes: Mapping[str, Any]) ->
     return [*dict.fromkeys(program for _, program in ordered)][:_MAX_STARTS]
 
 
-def search_programs(work: Work, quota: Quota, seed: int, starts: Sequence[int] = ()) -> Search:
-    """Search the programs `starts` and a random sample, and then by a model of the times, until
-    `LOOK_SHARE` of the quota is used; all programs if that suffices."""
+def search_programs(
+    work: Work, quota: Quota, seed: int, look: Look, starts: Sequence[int] = ()
+) -> None:
+    """Look at the programs `starts` and a random sample, and then by a model of the times, until
+    `LOOK_SHARE` of the quota is used; at all programs if that suffices."""
     # The default comes first, whatever the budget is, because users compare with it.
     places = {index: place for place, index in enumerate(dict.fromkeys([work.baseline, *starts]))}
     first = sorted((p for p in work.programs if p.index in places), key=lambda p: places[p.index])
@@ -69,27 +70,21 @@ def search_programs(work: Work, quota: Quota, seed: int, starts: Sequence[int] =
         all_fit = quota.used_share * program_count <= LOOK_SHARE * len(scores)
         if quota.used_share >= SAMPLE_SHARE and not all_fit:
             break
-        seconds = yield waiting
-        scores[waiting.popleft().index] = seconds
+        scores[waiting[0].index] = look(waiting)
+        waiting.popleft()
     if waiting:
-        yield from _search_by_model(work, [*first, *rest], scores, quota)
-
-
-def run_search(search: Search, look: Callable[[Iterable[Candidate]], float | None]) -> None:
-    """Call `look` with what a search yields, and send the result, until the search ends."""
-    try:
-        wanted = next(search)
-        while True:
-            wanted = search.send(look(wanted))
-    except StopIteration:
-        return
+        _search_by_model(work, [*first, *rest], scores, quota, look)
 
 
 def _search_by_model(
-    work: Work, order: Sequence[Candidate], scores: dict[int, float | None], quota: Quota
-) -> Search:
-    """Yield rankings of candidates, best first by a model of the times, until `LOOK_SHARE` of the
-    quota is used. Receive the seconds of each ranking's first, and add them to `scores`."""
+    work: Work,
+    order: Sequence[Candidate],
+    scores: dict[int, float | None],
+    quota: Quota,
+    look: Look,
+) -> None:
+    """Call `look` with rankings of candidates, best first by a model of the times, until
+    `LOOK_SHARE` of the quota is used. Add the seconds of each ranking's first to `scores`."""
     # NumPy is imported where there is a search.
     from tilusbuild.tune.bench.surrogate import Surrogate
 
@@ -104,7 +99,7 @@ def _search_by_model(
         if any(seconds is not None for seconds in scores.values()):
             numbers = surrogate.rank_programs(scores, numbers)
         # Only the first is looked at. The next ones may be built meanwhile.
-        scores[numbers[0]] = yield map(programs.__getitem__, numbers)
+        scores[numbers[0]] = look(map(programs.__getitem__, numbers))
 
 
 def _iterate_unseen(
