@@ -31,12 +31,7 @@ from tilusbuild.dispatch.describe import node_to_json
 from tilusbuild.expr import Value, parse_expression
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.plan.instance import PlannedInstance
-from tilusbuild.plan.measured import (
-    MeasuredRow,
-    format_values,
-    read_committed_rows,
-    select_numbers,
-)
+from tilusbuild.plan.measured import MeasuredRow, format_values, read_committed_rows, select_numbers
 from tilusbuild.runtime.naming import format_command
 from tilusbuild.runtime.regular import append_bytes, try_read_bytes
 from tilusbuild.runtime.script import FittedCost, Script, parse_fitted_cost

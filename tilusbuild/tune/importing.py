@@ -29,18 +29,18 @@ from tilusbuild.tune.bench.race import (
     Decision,
     Outcome,
     collect_logged_refusals,
+    make_outcome,
     make_refused_outcome,
 )
-from tilusbuild.tune.bench.scores import score_samples
-from tilusbuild.tune.bench.session import CASE, COMPILE, RUN, parse_answer, parse_line
-from tilusbuild.tune.bench.work import (
-    CallScalar,
-    Candidate,
-    Case,
-    CaseArgument,
-    make_candidate,
-    select_serving,
+from tilusbuild.tune.bench.session import (
+    CASE,
+    COMPILE,
+    RUN,
+    ProgramRecord,
+    parse_answer,
+    parse_line,
 )
+from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, CaseArgument, Work, make_work
 from tilusbuild.tune.tune import TunedInstance, TuningPublisher
 
 MAX_LOG = 1 << 28
@@ -220,10 +220,10 @@ def _publish_log(
     device = Device(script.kind, 0, run.device.name, run.device.arch, run.device.driver)
     committed = find_committed_rows(project.manifest, script.name)
     publisher = TuningPublisher(project.cache, script, device, run.judge, committed)
-    programs = [make_candidate(script, index) for index in run.programs]
+    work = make_work(script, run.programs, ())
     decisions = []
     for note in log.cases.values():
-        decision, undecided = _decide_case(log, note, programs, refusals)
+        decision, undecided = _decide_case(log, note, work, refusals)
         if undecided:
             problems.append(f"not finished: {decision.case.label}: {undecided}")
             publisher.add_rejections(note.integers, decision)
@@ -236,7 +236,7 @@ def _publish_log(
 
 
 def _decide_case(
-    log: ScriptLog, note: CaseNote, programs: list[Candidate], refusals: Mapping[str, Refusal]
+    log: ScriptLog, note: CaseNote, work: Work, refusals: Mapping[str, Refusal]
 ) -> tuple[Decision, str]:
     """Return the decision for a case by its logged answers, and the reason why it is not final; ""
     for a final one.
@@ -244,8 +244,7 @@ def _decide_case(
     A decision is final if its winner, that of `find_fastest`, was checked twice, or if all
     programs have an outcome and none is usable.
     """
-    planned_count = len(programs)
-    programs = select_serving(log.script.serves, programs, note.integers)
+    programs = work.select_serving(note.integers).programs
     answers = {p.hash: log.answers.get((note.case, p.hash), {}) for p in programs}
     outcomes: list[Outcome] = []
     for program in programs:
@@ -266,7 +265,7 @@ def _decide_case(
         undecided = f"{format_count(unseen_count, 'program')} not measured, and no other is usable"
     elif winner is not None and _SECOND_CHECK not in answers[winner.program.hash]:
         undecided = f"program {best_number} was not checked again"
-    unserved_count = planned_count - len(programs)
+    unserved_count = len(work.programs) - len(programs)
     decision = Decision(_to_case(note), winner, tuple(outcomes), unseen_count, unserved_count)
     return decision, undecided
 
@@ -275,13 +274,9 @@ def _find_outcome(
     program: Candidate, answers: list[Answer], refusal: Refusal | None
 ) -> Outcome | None:
     """Return a program's outcome by its answers; None without a sample, a failure or a refusal."""
-    samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
-    failed_answer = next((answer for answer in answers if answer.status != OK), None)
-    if failed_answer is not None:
-        status, why, is_refusal = failed_answer.status, failed_answer.why, failed_answer.is_refusal
-        return Outcome(program, status, why, samples=samples, is_refusal=is_refusal)
-    if refusal is not None:
+    samples = [answer.seconds for answer in answers if answer.seconds is not None]
+    failure = next((answer for answer in answers if answer.status != OK), None)
+    if failure is None and refusal is not None:
         return make_refused_outcome(program, refusal)
-    return (
-        Outcome(program, OK, seconds=score_samples(samples), samples=samples) if samples else None
-    )
+    record = ProgramRecord(program, samples, failure)
+    return make_outcome(record, program) if samples or failure else None

@@ -48,10 +48,7 @@ from tilusbuild.runtime.table_file import Refusal, explain_refusals, find_fastes
 from tilusbuild.tune import prepare
 from tilusbuild.tune.ahead import ProgramBuilder
 from tilusbuild.tune.bench.bench import WARMUP, lock_device, to_device
-from tilusbuild.tune.bench.race import (
-    Decision,
-    decide_cases,
-)
+from tilusbuild.tune.bench.race import Decision, decide_cases
 from tilusbuild.tune.bench.session import (
     ROUNDS,
     Budget,

@@ -28,13 +28,7 @@ programs are in a cache.
 from __future__ import annotations
 
 import math
-from collections.abc import (
-    Callable,
-    Container,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -45,11 +39,7 @@ from tilusbuild.runtime.table_file import Refusal, find_fastest, is_overruled
 from tilusbuild.tune.bench.bench import OK, Bench
 from tilusbuild.tune.bench.pool import BenchPool, OpenCase
 from tilusbuild.tune.bench.scores import score_samples
-from tilusbuild.tune.bench.search import (
-    Winner,
-    find_nearest_winners,
-    search_programs,
-)
+from tilusbuild.tune.bench.search import Winner, find_nearest_winners, search_programs
 from tilusbuild.tune.bench.session import (
     CASE,
     COMPILE,
@@ -152,7 +142,7 @@ class Race:
         ):
             winner = find_fastest(self._score_programs())
         measured = [
-            _make_outcome(self._records[twins[0].index], program)
+            make_outcome(self._records[twins[0].index], program)
             for twins in self._twins.values()
             for program in twins
         ]
@@ -226,7 +216,8 @@ class Race:
         """Sample the programs until each has this many samples, or the quota is used."""
         rounds_done = 1  # the first look
         while rounds_done < rounds and self._has_quota():
-            for index in _alternate_order(indices, rounds_done):
+            # There and back: see at the top.
+            for index in indices if rounds_done % 2 == 0 else reversed(indices):
                 record = self._records[index]
                 # A case that is decided again has more samples of some programs than of others.
                 if record.failure is None and len(record.samples) <= rounds_done:
@@ -242,7 +233,7 @@ class Race:
         return not self._is_cut
 
 
-def _make_outcome(record: ProgramRecord, program: Candidate) -> Outcome:
+def make_outcome(record: ProgramRecord, program: Candidate) -> Outcome:
     """Return the outcome of a program whose library was measured as `record`: its time,
     or the failure."""
     samples, failure = tuple(record.samples), record.failure
@@ -261,11 +252,6 @@ def make_refused_outcome(program: Candidate, refusal: Refusal) -> Outcome:
     """Return the outcome of a program that was refused before and is not called."""
     why = refusal.text.removeprefix(f"{refusal.status} ")
     return Outcome(program, refusal.status, why)
-
-
-def _alternate_order(indices: Sequence[int], turn: int) -> Iterable[int]:
-    """Return the programs in order in even rounds, in reverse order in odd ones."""
-    return indices if turn % 2 == 0 else reversed(indices)
 
 
 def decide_cases(
@@ -379,66 +365,41 @@ class _TunedCases:
         self.decisions[number] = decision
         # Those of an earlier decision hold on: the programs were not called this time.
         self._refusals.setdefault(number, {}).update(
-            _refusals_at_case(decision, self._known_refusals, self._work.judge)
+            _list_refusals(decision, self._known_refusals, self._work.judge)
         )
 
     def list_undone(self) -> list[int]:
         """Return the cases that timed a program which is refused now: its time may have kept others
         out of the last rounds. Each begins again with all decisions, and its share."""
-        refused = {**self._first_refusals}
-        for number in sorted(self._refusals):
-            refused |= self._refusals[number]
-        undone = [n for n, decision in self.decisions.items() if _uses_refused(decision, refused)]
+        refused = {*self._first_refusals}.union(*self._refusals.values())
+        undone = [
+            number
+            for number, decision in self.decisions.items()
+            if any(o.samples and o.program.hash in refused for o in decision.outcomes)
+        ]
         self._earlier |= dict.fromkeys(undone, range(self._count))
         return sorted(undone)
 
 
-def _refusals_at_case(
+def _list_refusals(
     decision: Decision, known_refusals: Mapping[str, Refusal], judge: str
 ) -> dict[str, Refusal]:
     """Return the refusals that hold from this case on, by hash: new ones, and known ones at the
     same sizes that this case does not lift."""
-    # A program that is right by another judge takes part in later cases.
-    lifted = _find_lifted(decision, known_refusals, judge)
-    known = {
+    sizes = dict(decision.case.sizes)
+    right_hashes = {o.program.hash for o in decision.outcomes if o.seconds is not None}
+    refusals = {
         digest: refusal
         for digest, refusal in known_refusals.items()
-        if refusal.is_at(decision.case.sizes) and digest not in lifted
+        # A program that is right by another judge takes part in later cases.
+        if refusal.is_at(sizes)
+        and not (digest in right_hashes and is_overruled(refusal, judge, sizes))
     }
-    return known | {refusal.program: refusal for refusal in _list_refusals(decision, judge)}
-
-
-def _find_lifted(
-    decision: Decision, known_refusals: Mapping[str, Refusal], judge: str
-) -> list[str]:
-    """Return the hashes of programs that another judge finds right at the sizes at which they
-    had been incorrect."""
-    right_hashes = {
-        outcome.program.hash for outcome in decision.outcomes if outcome.seconds is not None
-    }
-    return [
-        refusal.program
-        for digest, refusal in known_refusals.items()
-        if digest in right_hashes and is_overruled(refusal, judge, decision.case.sizes)
-    ]
-
-
-def _list_refusals(decision: Decision, judge: str) -> list[Refusal]:
-    """Return a refusal for each program that was incorrect or crashed in this case."""
-    sizes = dict(decision.case.sizes)
-    return [
-        Refusal(outcome.program.hash, outcome.status, sizes, outcome.why, judge)
-        for outcome in decision.outcomes
-        if outcome.is_refusal
-    ]
-
-
-def _uses_refused(decision: Decision, refused_hashes: Container[str]) -> bool:
-    """Return whether a refused program was timed, and so may have kept others out of the last
-    rounds."""
-    return any(
-        outcome.samples and outcome.program.hash in refused_hashes for outcome in decision.outcomes
-    )
+    for outcome in decision.outcomes:
+        if outcome.is_refusal:
+            digest = outcome.program.hash
+            refusals[digest] = Refusal(digest, outcome.status, sizes, outcome.why, judge)
+    return refusals
 
 
 def collect_logged_refusals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Refusal]:

@@ -30,7 +30,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from tilusbuild.errors import input_error
 from tilusbuild.runtime.durations import parse_duration
@@ -149,6 +150,9 @@ class TuningSession:
         self.log.compiles.update(hashes)
 
 
+_Measure: TypeAlias = Callable[[Case, Candidate, int], Answer]
+
+
 class CaseSession:
     """Answers the questions of a race from the log, or else from a bench."""
 
@@ -181,17 +185,14 @@ class CaseSession:
         built, why = self.source.take_program(program)
         answer = Answer(OK if built else NOT_BUILT, time.monotonic() - start, why=why)
         if is_first or (case.digest, program.hash, COMPILE, 0) in log.answers:
-            self._answer_question(case, program, COMPILE, lambda _: answer)
+            self._answer_question(case, program, COMPILE, lambda *_: answer)
         return built
 
     def check_program(self, case: Case, record: ProgramRecord) -> bool:
         """Check a program, and return whether it is right. Set the error, and the failure of a
         wrong program, in its record."""
-        program = record.program
-        check = lambda number: self._measure(  # noqa: E731
-            self._bench.check_program, case, program, number
-        )
-        answer = self._answer_question(case, program, "check", check)
+        check = partial(self._measure, self._bench.check_program)
+        answer = self._answer_question(case, record.program, "check", check)
         record.error = max(record.error, answer.error)
         if answer.status != OK:
             record.failure = answer
@@ -200,24 +201,21 @@ class CaseSession:
     def time_program(self, case: Case, record: ProgramRecord, expected: float) -> bool:
         """Take a sample of a program, and return whether that succeeded. Add the sample, or set the
         failure, in its record. `expected` is as for `DeviceBench.time_program`."""
-        program = record.program
-        sample = lambda number: self._measure(  # noqa: E731
-            self._bench.time_program, case, program, number, expected
-        )
-        answer = self._answer_question(case, program, "sample", sample)
+        sample = partial(self._measure, partial(self._bench.time_program, expected=expected))
+        answer = self._answer_question(case, record.program, "sample", sample)
         if answer.status != OK or answer.seconds is None:
             record.failure = answer
             return False
         record.samples.append(answer.seconds)
         return True
 
-    def _measure(self, measure: Callable[..., Answer], *arguments: Any) -> Answer:
+    def _measure(self, measure: _Measure, case: Case, program: Candidate, number: int) -> Answer:
         """Return the bench's answer, which no compiler disturbs."""
         with self.source.pause_builds():
-            return measure(*arguments)
+            return measure(case, program, number)
 
     def _answer_question(
-        self, case: Case, program: Candidate, kind: str, measure: Callable[[int], Answer]
+        self, case: Case, program: Candidate, kind: str, measure: _Measure
     ) -> Answer:
         """Return the logged answer to a question, else measure and log it. Count the question and
         its cost, and call `on_answer`."""
@@ -228,7 +226,7 @@ class CaseSession:
         key: QuestionKey = (*question, number)
         tuning = self._tuning
         logged = tuning.log.answers.get(key)
-        answer = measure(number) if logged is None else logged
+        answer = measure(case, program, number) if logged is None else logged
         # The cost of a logged answer counts, too: a resumed tuning ends where an uninterrupted one
         # would.
         self.spent.seconds += answer.cost

@@ -116,7 +116,11 @@ class Work:
 
     def select_serving(self, sizes: Mapping[str, CallScalar]) -> Work:
         """Return the work with the programs that serve these sizes of a call."""
-        return replace(self, programs=tuple(select_serving(self.serves, self.programs, sizes)))
+        serves = self.serves
+        if serves is None:
+            return self
+        serving = (p for p in self.programs if not serves.explain_refusal(p.index, sizes))
+        return replace(self, programs=tuple(serving))
 
     @property
     def baseline(self) -> int | None:
@@ -155,13 +159,6 @@ class ProgramSource:
     def pause_builds(self) -> AbstractContextManager[None]:
         """Return a context in which no compiler disturbs the device."""
         return nullcontext()
-
-
-def select_serving(
-    serves: ScriptServes | None, programs: Iterable[Candidate], sizes: Mapping[str, CallScalar]
-) -> list[Candidate]:
-    """Return the programs that serve these sizes of a call by the rules `serves`."""
-    return [p for p in programs if serves is None or not serves.explain_refusal(p.index, sizes)]
 
 
 def make_work(

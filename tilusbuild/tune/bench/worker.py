@@ -16,6 +16,7 @@ import math
 import os
 import resource
 import time
+from functools import partial
 from typing import Any, TypeAlias
 
 from tilusbuild.process.resident import serve_requests
@@ -128,7 +129,7 @@ class Worker:
         """Return the reply with one sample. A program that wrote into a guard is incorrect."""
         launch, buffers, case = self._load_program(library)
         buffers.reset_outputs()
-        restore = buffers.restore_tensors if buffers.has_resets else None
+        restore = partial(buffers.reset_outputs, restored=True) if buffers.has_resets else None
         for _ in range(warmup):
             if restore is not None:
                 restore()
@@ -256,22 +257,18 @@ class Buffers:
             if tensor.argument.out:
                 self._memory.write_memory(tensor.pristine, tensor.content[tensor.inside])
 
-    def reset_outputs(self) -> None:
-        """Write the first content of the outputs: noise, or the content that a kernel adds to."""
+    def reset_outputs(self, *, restored: bool = False) -> None:
+        """Write the first content of the outputs: noise, or the content that a kernel adds to. With
+        `restored`, only of those that are restored before every launch."""
         for tensor in self._tensors.values():
-            if tensor.argument.out and tensor.argument.bytes:
-                self._memory.copy_memory(tensor.address, tensor.pristine, tensor.argument.bytes)
+            argument = tensor.argument
+            if argument.out and argument.bytes and (argument.reset or not restored):
+                self._memory.copy_memory(tensor.address, tensor.pristine, argument.bytes)
 
     @property
     def has_resets(self) -> bool:
         """Return whether a tensor is restored before every launch."""
         return any(tensor.argument.reset for tensor in self._tensors.values())
-
-    def restore_tensors(self) -> None:
-        """Write the first content of the tensors that are restored before every launch."""
-        for tensor in self._tensors.values():
-            if tensor.argument.reset and tensor.argument.bytes:
-                self._memory.copy_memory(tensor.address, tensor.pristine, tensor.argument.bytes)
 
     def check_tensors(self) -> float:
         """Compare outputs, inputs and guards after a call; return the largest absolute error.
