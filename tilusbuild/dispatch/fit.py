@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tilusbuild.dispatch.measurements import fold_refusals, make_cost_rows, measure_cases
+from tilusbuild.dispatch.measurements import fold_refusals, make_row, measure_cases
 from tilusbuild.errors import input_error
 from tilusbuild.expr import Expr, ExprError, parse_expression
 from tilusbuild.plan.instance import PlannedInstance
@@ -190,9 +190,9 @@ def fit_script(
         for device, device_cases in cases.items()
     }
     cost_rows = [
-        row
+        make_row(script, program, device, arch, cost=cost)
         for (device, arch), fit in fits.items()
-        for row in make_cost_rows(script, device, arch, fit.costs)
+        for program, cost in fit.costs.items()
     ]
     kept_rows = [
         row

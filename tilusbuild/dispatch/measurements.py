@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import chain, groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -94,6 +94,18 @@ def append_rows(cache: Tree, directory: str, rows: Iterable[MeasuredRow]) -> Non
     with wrap_oserror(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         append_bytes(path, "".join(f"{row.line}\n" for row in rows).encode())
+
+
+def make_row(script: Script, number: int, device: str, arch: str, **values: Any) -> MeasuredRow:
+    """Return a row about a script's program, by its number. `values` are the other fields."""
+    return MeasuredRow(
+        target=script.target,
+        device=device,
+        arch=arch,
+        params=dict(script.params),
+        schedule=script.get_schedule(number),
+        **values,
+    )
 
 
 def make_tuning_time(rows: Sequence[MeasuredRow]) -> str:
@@ -190,37 +202,22 @@ def _list_fitted_costs(
 def list_fitted_rows(script: Script, tables: Iterable[DeviceTable]) -> Iterator[MeasuredRow]:
     """Yield a row for each fitted cost of a script's tables."""
     for table in tables:
-        costs = {cost.program: cost.source for cost in table.fitted}
         device, arch = table.fingerprint["device"], table.fingerprint["arch"]
-        yield from make_cost_rows(script, device, arch, costs)
-
-
-def make_cost_rows(
-    script: Script, device: str, arch: str, costs: Mapping[int, str]
-) -> Iterator[MeasuredRow]:
-    """Yield the rows of fitted costs for a device, by program."""
-    for program, cost in costs.items():
-        yield MeasuredRow(
-            target=script.target,
-            device=device,
-            arch=arch,
-            params=dict(script.params),
-            cost=cost,
-            schedule=script.get_schedule(program),
-        )
+        for cost in table.fitted:
+            yield make_row(script, cost.program, device, arch, cost=cost.source)
 
 
 def list_table_rows(script: Script, tables: Iterable[DeviceTable]) -> Iterator[MeasuredRow]:
     """Yield a row for each entry of a script's tables."""
     for table in tables:
+        device, arch = table.fingerprint["device"], table.fingerprint["arch"]
         for entry in table.entries:
-            yield MeasuredRow(
-                target=script.target,
-                device=table.fingerprint["device"],
-                arch=table.fingerprint["arch"],
-                params=dict(script.params),
+            yield make_row(
+                script,
+                entry.program,
+                device,
+                arch,
                 sizes=dict(zip(script.keys, entry.sizes, strict=True)),
-                schedule=script.get_schedule(entry.program),
                 seconds=entry.seconds,
                 program=script.programs[entry.program],
             )
@@ -248,13 +245,12 @@ def adopt_tables(cache: Tree, script: Script) -> None:
     arrivals = [*list_table_rows(script, table_file.tables)]
     numbers = {digest: number for number, digest in script.programs.items()}
     arrivals += [
-        MeasuredRow(
-            target=script.target,
+        make_row(
+            script,
+            numbers[refusal.program],
             device="",  # a program is refused on all devices
             arch="",
-            params=dict(script.params),
             sizes=select_numbers(refusal.sizes),
-            schedule=script.get_schedule(numbers[refusal.program]),
             program=refusal.program,
             status=refusal.status,
             why=refusal.why,

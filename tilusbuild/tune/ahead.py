@@ -36,7 +36,7 @@ from tilusbuild.tune.bench.work import Candidate, ProgramSource
 _TICK = 0.1
 
 
-class ProgramBuilder(ProgramSource):
+class ProgramBuilder(ProgramSource, Reporter):
     """Builds the programs of a plan: with `builds_all` all of them, else those that are asked for.
 
     `reporter` gets the build's events on the threads that take programs, one at a time. Use as a
@@ -181,9 +181,7 @@ class ProgramBuilder(ProgramSource):
         """Build until the queue is closed, and publish the scripts. Runs on the build's thread."""
         request = BuildRequest(self._plan, self._selection, queue=self._queue)
         try:
-            result = build_request(
-                self._project, request, self._config, _Listener(self._take_event)
-            )
+            result = build_request(self._project, request, self._config, self)
             if result.summary.error is not None:
                 self._error = TilusbuildError(f"the build stopped: {result.summary.error}")
         except BaseException as error:
@@ -192,7 +190,7 @@ class ProgramBuilder(ProgramSource):
             self._has_ended = True
             self._changed.notify_all()
 
-    def _take_event(self, event: events.Event) -> None:
+    def emit(self, event: events.Event, /) -> None:
         """Take the status of a program from an event, and keep the event. Runs on the build's
         thread."""
         with self._changed:
@@ -214,13 +212,3 @@ class ProgramBuilder(ProgramSource):
         self._statuses[digest] = status
         self._pending.discard(digest)
         self._is_published = False
-
-
-class _Listener(Reporter):
-    """Calls a function with every event."""
-
-    def __init__(self, emit: Callable[[events.Event], None]) -> None:
-        self._emit = emit
-
-    def emit(self, event: events.Event, /) -> None:
-        self._emit(event)

@@ -13,7 +13,8 @@ import linecache
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,8 @@ def load_function(root: str, text: str, place: Place | None = None) -> Callable[
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, os.path.dirname(path))
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(_make_function_error(error, path, f"{file} could not be loaded")) from None
+        with _explain_failure(path, f"{file} could not be loaded"):
+            spec.loader.exec_module(module)
     finally:
         # Only this file may import the modules beside it, so the path is removed again.
         sys.path.remove(os.path.dirname(path))
@@ -65,13 +65,8 @@ def call_reference(
     """
     outputs = [a.name for a in signature.callable_arguments if a.out]
     positional, named = _bind_reference(function, inputs_by_name)
-    try:
+    with _explain_failure(function, f"the reference {function.__name__} failed"):
         result = function(*positional, **named)
-    except Exception as error:
-        path = inspect.getsourcefile(function) or "reference"
-        raise InputError(
-            _make_function_error(error, path, f"the reference {function.__name__} failed")
-        ) from None
     results: Sequence[Any] = result if isinstance(result, tuple) else (result,)
     listed = ", ".join(outputs) or "none"
     if len(results) != len(outputs):
@@ -106,13 +101,8 @@ def call_inputs(
     """Return what the function of `inputs` returns. Raises `InputError` when it fails, or returns
     anything but a mapping; `place` is that of the key `inputs`."""
     name = getattr(function, "__name__", "")
-    try:
+    with _explain_failure(function, f"the function {name} of `inputs` failed"):
         result = function(dict(sizes), dict(constants), random)
-    except Exception as error:
-        path = inspect.getsourcefile(function) or ""
-        raise InputError(
-            _make_function_error(error, path, f"the function {name} of `inputs` failed")
-        ) from None
     if not isinstance(result, Mapping):
         raise input_error(
             f"the function {name} of `inputs` returned a {type(result).__name__}",
@@ -134,15 +124,11 @@ def call_compare(
     """
     name = getattr(function, "__name__", "")
     parameters = _list_parameters(function)
-    try:
-        result = function(*values[: len(parameters or values)])
-    except AssertionError as error:
-        return " ".join(str(error).split()) or f"an assertion of {name} does not hold"
-    except Exception as error:
-        path = inspect.getsourcefile(function) or ""
-        raise InputError(
-            _make_function_error(error, path, f"the function {name} of `compare` failed")
-        ) from None
+    with _explain_failure(function, f"the function {name} of `compare` failed"):
+        try:
+            result = function(*values[: len(parameters or values)])
+        except AssertionError as error:
+            return " ".join(str(error).split()) or f"an assertion of {name} does not hold"
     if isinstance(result, str):
         return result or f"{name} returned an empty text"
     if isinstance(result, bool | np.bool_) or (
@@ -200,14 +186,21 @@ def _list_parameters(function: Callable[..., Any]) -> list[str] | None:
     return [parameter.name for parameter in parameters]
 
 
-def _make_function_error(error: Exception, path: str, message: str) -> Diagnostic:
-    """Return the diagnostic of an exception in the project's code, at its last line there."""
-    message = f"{message}: {type(error).__name__}: {error}"
-    # A syntax error has no frame in the file that it is in.
-    if isinstance(error, SyntaxError) and error.filename == path:
-        text = (error.text or "").rstrip("\n")
-        return Diagnostic(message, Place(shorten_path(path), error.lineno, error.offset, text))
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
-    if not frames:
-        return Diagnostic(message)
-    return Diagnostic(message, Place(shorten_path(path), frames[-1].lineno, None, frames[-1].line))
+@contextmanager
+def _explain_failure(source: str | Callable[..., Any], message: str) -> Iterator[None]:
+    """Raise `InputError` for an exception in the block, at its last line in the project's file
+    `source`, or in that of a function."""
+    try:
+        yield
+    except Exception as error:
+        path = source if isinstance(source, str) else inspect.getsourcefile(source) or ""
+        place = None
+        # A syntax error has no frame in the file that it is in.
+        if isinstance(error, SyntaxError) and error.filename == path:
+            text = (error.text or "").rstrip("\n")
+            place = Place(shorten_path(path), error.lineno, error.offset, text)
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == path:
+                place = Place(shorten_path(path), frame.lineno, None, frame.line)
+        message = f"{message}: {type(error).__name__}: {error}"
+        raise InputError(Diagnostic(message, place)) from None

@@ -33,6 +33,7 @@ from tilusbuild.plan.instance import PlannedInstance
 from tilusbuild.runtime.dtypes import FLOATS
 from tilusbuild.runtime.regular import try_read_bytes
 from tilusbuild.signature.model import Argument, Signature
+from tilusbuild.state.files import write_output
 from tilusbuild.tune import functions, inputs
 from tilusbuild.tune.bench.work import WORKSPACE, Case, CaseArgument, write_case
 from tilusbuild.tune.input_rules import InputRules, find_input_rules, make_declared_inputs
@@ -171,14 +172,15 @@ def prepare_case(
         )
         if declared.name in declared_inputs:
             argument = replace(argument, value=None)
-            _write_array(os.path.join(directory, f"{declared.name}.input"), array)
+            write_output(os.path.join(directory, f"{declared.name}.input"), array.tobytes())
         if declared.name in expected_outputs:
             rtol, atol = find_tolerances(declared.dtype, check.rtol, check.atol)
             expected_output = expected_outputs[declared.name] = to_expected_output(
                 declared, array.shape, expected_outputs[declared.name], check
             )
         if declared.name in expected_outputs and check.compare is None:
-            _write_array(os.path.join(directory, f"{declared.name}.want"), expected_output)
+            expected_bytes = expected_output.tobytes()
+            write_output(os.path.join(directory, f"{declared.name}.want"), expected_bytes)
             argument = replace(
                 argument, want=find_expected_type(declared.dtype), rtol=rtol, atol=atol
             )
@@ -229,12 +231,6 @@ def _find_mismatch(
         if argument.out
     }
     return compare([outputs, *values])
-
-
-def _write_array(path: str, array: inputs.Array) -> None:
-    """Write the elements of an array, in C order."""
-    with open(path, "wb") as file:
-        file.write(np.ascontiguousarray(array).tobytes())
 
 
 def find_tolerances(dtype: str, rtol: float | None, atol: float | None) -> tuple[float, float]:

@@ -28,6 +28,7 @@ from tilusbuild.dispatch.measurements import (
     are_recorded,
     find_committed_rows,
     fold_refusals,
+    make_row,
     make_tuning_time,
     measure_cases,
     read_rows,
@@ -125,13 +126,12 @@ class TuningPublisher:
         sizes = {**decision.case.sizes, **{key: integers[key] for key in self._script.keys}}
         refusals = self.refusals
         return [
-            MeasuredRow(
-                target=self._script.target,
-                device=self._device.name,
-                arch=self._device.arch,
-                params=dict(self._script.params),
+            make_row(
+                self._script,
+                outcome.program.index,
+                self._device.name,
+                self._device.arch,
                 sizes=select_numbers(sizes),
-                schedule=dict(outcome.program.schedule),
                 seconds=outcome.seconds,
                 program=outcome.program.hash,
                 status="" if outcome.seconds is not None else outcome.status,
