@@ -91,7 +91,7 @@ def test_decode_runs_by_its_ptx(torch: Any, example: NewExample) -> None:
 
 
 def test_the_worker_and_torch_see_the_same_device(torch: Any) -> None:
-    with LocalRunner() as runner, closing(DeviceBench(runner, "cuda", 0, {}, limit=60.0)) as bench:
+    with LocalRunner() as runner, closing(DeviceBench(runner, "cuda", 0, limit=60.0)) as bench:
         said = bench.describe_device()
     major, minor = torch.cuda.get_device_capability(0)
     assert said["name"] == torch.cuda.get_device_name(0)

@@ -179,8 +179,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 
 @pytest.fixture
-def scale_case(tmp_path: Path) -> tuple[Case, str]:
-    """The case of y = 2 * x for five elements, and its directory."""
+def case(tmp_path: Path) -> Case:
+    """The case of y = 2 * x for five elements."""
     directory = tmp_path / "case"
     directory.mkdir()
     x = struct.unpack("<5f", make_noise("f32", 5, "x"))
@@ -191,7 +191,7 @@ def scale_case(tmp_path: Path) -> tuple[Case, str]:
         CaseArgument("y", "f32", (5,), "y", out=True, want="f32", rtol=1e-6),
         CaseArgument("n", "i32", None, value=5),
     )
-    return write_case(str(directory), {"n": 5}, arguments, cold=False), str(directory)
+    return write_case(str(directory), {"n": 5}, arguments, cold=False)
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,8 @@ Libraries = Callable[..., str]
 
 
 @pytest.fixture
-def bench(runner: LocalRunner, scale_case: tuple[Case, str]) -> Iterator[DeviceBench]:
-    case, directory = scale_case
-    made = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=2.0)
+def bench(runner: LocalRunner, case: Case) -> Iterator[DeviceBench]:
+    made = DeviceBench(runner, "cpu", 0, limit=2.0)
     yield made
     made.close()
 
@@ -59,26 +58,22 @@ def program(library: str) -> Candidate:
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-def test_whatever_a_program_does_is_a_result(
-    bench, scale_case, libraries, doing, status, why
-) -> None:
-    case, _ = scale_case
+def test_whatever_a_program_does_is_a_result(bench, case, libraries, doing, status, why) -> None:
     answer = bench.check_program(case, program(libraries(**doing)), 0)
     assert (answer.status, answer.why) == (status, why)
     after = bench.check_program(case, program(libraries()), 0)
     assert after.status == "ok", "the next one is not harmed"
 
 
-def test_a_library_that_is_none(bench, scale_case, tmp_path) -> None:
+def test_a_library_that_is_none(bench, case, tmp_path) -> None:
     (tmp_path / "lib.so").write_text("no library")
-    answer = bench.check_program(scale_case[0], program(str(tmp_path / "lib.so")), 0)
+    answer = bench.check_program(case, program(str(tmp_path / "lib.so")), 0)
     assert answer.status == "launch error"
     assert answer.why.startswith("the library cannot be opened")
 
 
-def test_what_another_program_left_in_the_process(bench, scale_case, libraries) -> None:
+def test_what_another_program_left_in_the_process(bench, case, libraries) -> None:
     """A crash there is not believed; a launcher's own refusal is, and the process serves on."""
-    case, _ = scale_case
     marks = program(libraries(after='setenv("LEFT","1",1)'))
     dies = program(libraries(before='if (getenv("LEFT")) abort()'))
     refuses = program(libraries(before='if (getenv("LEFT")) { text="no"; return -1; }'))
@@ -92,10 +87,9 @@ def test_what_another_program_left_in_the_process(bench, scale_case, libraries) 
     assert bench.check_program(case, refuses, 1).status == "launch error"
 
 
-def test_a_hang_while_timing_ends_by_what_was_expected(runner, scale_case, libraries) -> None:
-    case, directory = scale_case
+def test_a_hang_while_timing_ends_by_what_was_expected(runner, case, libraries) -> None:
     slow = program(libraries(before="static int calls; if (calls++) for(;;)pause()"))
-    bench = DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=1000.0, grace=1.0)
+    bench = DeviceBench(runner, "cpu", 0, limit=1000.0, grace=1.0)
     with closing(bench):
         assert bench.check_program(case, slow, 0).status == "ok"
         answer = bench.time_program(case, slow, 0, 1e-6)
@@ -103,10 +97,9 @@ def test_a_hang_while_timing_ends_by_what_was_expected(runner, scale_case, libra
 
 
 def test_a_case_that_cannot_be_loaded_is_no_program_s_fault(
-    bench, scale_case, libraries, monkeypatch
+    bench, case, libraries, monkeypatch
 ) -> None:
-    case, directory = scale_case
-    want = os.path.join(directory, "y.want")
+    want = os.path.join(case.directory, "y.want")
     os.truncate(want, 1 << 29)  # longer to read than there is time
     with monkeypatch.context() as patch:
         patch.setattr("tilusbuild.tune.bench.bench._SETUP_SECONDS", 0.001)
@@ -117,35 +110,32 @@ def test_a_case_that_cannot_be_loaded_is_no_program_s_fault(
         bench.check_program(case, program(libraries()), 0)
 
 
-def test_closing_the_runner_ends_the_worker(runner, bench, scale_case, libraries) -> None:
-    assert bench.check_program(scale_case[0], program(libraries()), 0).status == "ok"
+def test_closing_the_runner_ends_the_worker(runner, bench, case, libraries) -> None:
+    assert bench.check_program(case, program(libraries()), 0).status == "ok"
     runner.close()
     with pytest.raises(CancelledError):
-        bench.check_program(scale_case[0], program(libraries()), 1)
+        bench.check_program(case, program(libraries()), 1)
 
 
-def test_a_worker_is_pinned_to_its_core(runner, scale_case, libraries) -> None:
-    case, directory = scale_case
+def test_a_worker_is_pinned_to_its_core(runner, case, libraries) -> None:
     core = max(os.sched_getaffinity(0))
     library = libraries(
         before="{ cpu_set_t cores; sched_getaffinity(0, sizeof cores, &cores);"
         f" if (CPU_COUNT(&cores) != 1 || !CPU_ISSET({core}, &cores)) return 1; }}",
         flags=("-D_GNU_SOURCE", "-include", "sched.h"),
     )
-    directories = {case.digest: directory}
-    with closing(DeviceBench(runner, "cpu", 0, directories, limit=20.0, core=core)) as bench:
+    with closing(DeviceBench(runner, "cpu", 0, limit=20.0, core=core)) as bench:
         assert bench.check_program(case, program(library), 0).status == "ok"
 
 
-def test_warm_up_calls_go_before_each_sample(runner, scale_case, libraries, tmp_path) -> None:
+def test_warm_up_calls_go_before_each_sample(runner, case, libraries, tmp_path) -> None:
     count = tmp_path / "count"
     count.touch()
     library = libraries(after=f'{{FILE *f = fopen("{count}", "a"); fputc(1, f); fclose(f);}}')
-    case, directory = scale_case
-    cold = write_case(directory, {"n": 5}, case.arguments, cold=True)
+    cold = write_case(case.directory, {"n": 5}, case.arguments, cold=True)
     calls = []
     for warmup in (0, 5):
-        bench = DeviceBench(runner, "cpu", 0, {cold.digest: directory}, limit=20.0, warmup=warmup)
+        bench = DeviceBench(runner, "cpu", 0, limit=20.0, warmup=warmup)
         for number in range(2):
             before = count.stat().st_size
             assert bench.time_program(cold, program(library), number, 0.0).status == "ok"
@@ -155,15 +145,12 @@ def test_warm_up_calls_go_before_each_sample(runner, scale_case, libraries, tmp_
     assert calls == [4, 2, 5 + 4, 5 + 2]
 
 
-def test_a_new_worker_takes_over_after_some_samples(
-    runner, scale_case, libraries, tmp_path
-) -> None:
+def test_a_new_worker_takes_over_after_some_samples(runner, case, libraries, tmp_path) -> None:
     processes = tmp_path / "processes"
     note = f'{{FILE *f = fopen("{processes}", "a"); fprintf(f, "%d\\n", getpid()); fclose(f);}}'
-    case, directory = scale_case
     candidate = program(libraries(after=note))
     workers = []
-    with closing(DeviceBench(runner, "cpu", 0, {case.digest: directory}, limit=20.0)) as bench:
+    with closing(DeviceBench(runner, "cpu", 0, limit=20.0)) as bench:
         bench.check_program(case, candidate, 0)
         for number in (0, SAMPLES_PER_WORKER - 1, SAMPLES_PER_WORKER, SAMPLES_PER_WORKER):
             assert bench.time_program(case, candidate, number, 0.0).status == "ok"
@@ -192,7 +179,7 @@ def test_the_lock_of_a_device_is_never_made_through_a_link(tmp_path, monkeypatch
 
 
 def test_a_worker_that_cannot_be_asked_is_not_waited_for(
-    bench, scale_case, libraries, monkeypatch
+    bench, case, libraries, monkeypatch
 ) -> None:
     """And its program is not said to have crashed: it was the machine."""
 
@@ -200,8 +187,8 @@ def test_a_worker_that_cannot_be_asked_is_not_waited_for(
         raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
 
     good = program(libraries())
-    assert bench.check_program(scale_case[0], good, 0).status == "ok"
+    assert bench.check_program(case, good, 0).status == "ok"
     with monkeypatch.context() as patch:
         patch.setattr(socket.socket, "sendall", sendall)
         with pytest.raises(WorkerUnusableError, match="No buffer space"):
-            bench.time_program(scale_case[0], good, 0, 0.0)
+            bench.time_program(case, good, 0, 0.0)

@@ -23,8 +23,8 @@ KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
 
 
 @pytest.fixture
-def gpu(fake_driver, tmp_path, monkeypatch, scale_case) -> Iterator[Callable[..., DeviceBench]]:
-    """gpu(cold=…, FAKE_…=…): a bench on the fake GPU, for the case of y = 2 * x."""
+def gpu(fake_driver, tmp_path, monkeypatch) -> Iterator[Callable[..., DeviceBench]]:
+    """gpu(cold=…, FAKE_…=…): a bench on the fake GPU."""
     runner, made = LocalRunner(), list[DeviceBench]()
     monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_driver))
     monkeypatch.setenv("FAKE_GPU_LOG", str(tmp_path / "journal"))
@@ -32,9 +32,7 @@ def gpu(fake_driver, tmp_path, monkeypatch, scale_case) -> Iterator[Callable[...
     def make(**environment: str) -> DeviceBench:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        case, directory = scale_case
-        directories = {case.digest: directory}
-        made.append(DeviceBench(runner, "cuda", 0, directories, limit=20.0))
+        made.append(DeviceBench(runner, "cuda", 0, limit=20.0))
         return made[-1]
 
     yield make
@@ -68,8 +66,8 @@ def test_the_device_says_what_it_is(gpu: Callable[..., DeviceBench]) -> None:
     assert said["id"] == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
-def test_results_are_checked_in_the_device_s_memory(gpu, scale_case, kernel) -> None:
-    bench, case = gpu(), scale_case[0]
+def test_results_are_checked_in_the_device_s_memory(gpu, case, kernel) -> None:
+    bench = gpu()
     assert bench.check_program(case, kernel(1000), 0).status == "ok"
     wrong = bench.check_program(case, kernel(1000, after="y[2]=0"), 0)
     assert (wrong.status, wrong.why) == (
@@ -80,37 +78,35 @@ def test_results_are_checked_in_the_device_s_memory(gpu, scale_case, kernel) -> 
     assert (beside.status, beside.why) == ("incorrect", "it wrote after the tensor y")
 
 
-def test_the_time_is_the_kernel_s_alone(gpu, scale_case, kernel) -> None:
+def test_the_time_is_the_kernel_s_alone(gpu, case, kernel) -> None:
     """The host needs 2 us to queue something, the kernel 0.7 us to run."""
-    answer = gpu().time_program(scale_case[0], kernel(700), 0, 0.0)
+    answer = gpu().time_program(case, kernel(700), 0, 0.0)
     assert answer.seconds == pytest.approx(0.7e-6, rel=0.01)
     assert answer.note == ""
 
 
-def test_the_launches_of_a_warm_sample_are_a_graph(gpu, scale_case, kernel, tmp_path) -> None:
+def test_the_launches_of_a_warm_sample_are_a_graph(gpu, case, kernel, tmp_path) -> None:
     """Given a device that begins a launch 5 us after the one before."""
-    answer = gpu(FAKE_GPU_GAP_NS="5000").time_program(scale_case[0], kernel(700), 0, 0.0)
+    answer = gpu(FAKE_GPU_GAP_NS="5000").time_program(case, kernel(700), 0, 0.0)
     assert answer.seconds == pytest.approx(0.7e-6, rel=0.01)
     # An estimate of 5.7 us, and 0.2 ms of them.
     assert journal(tmp_path, "graph") == [36 * 700] * 2
 
 
-def test_a_launcher_that_waits_is_timed_in_its_stream(gpu, scale_case, kernel, monkeypatch) -> None:
+def test_a_launcher_that_waits_is_timed_in_its_stream(gpu, case, kernel, monkeypatch) -> None:
     monkeypatch.setattr(bench_module, "_MAX_DROPPED", 0)
     waiting = "extern int cuStreamSynchronize(void *); if (cuStreamSynchronize(stream)) return 1"
-    bench, case = gpu(FAKE_GPU_GAP_NS="5000"), scale_case[0]
+    bench = gpu(FAKE_GPU_GAP_NS="5000")
     answer = bench.time_program(case, kernel(700, after=waiting), 0, 0.0)
     assert answer.status == "ok"
     assert answer.seconds >= 5.7e-6
     assert bench.time_program(case, kernel(700), 1, 0.0).seconds == pytest.approx(0.7e-6, rel=0.01)
 
 
-def test_a_delay_that_is_too_short_is_doubled(
-    gpu, scale_case, kernel, tmp_path, monkeypatch
-) -> None:
+def test_a_delay_that_is_too_short_is_doubled(gpu, case, kernel, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(bench_module, "_MAX_DROPPED", 0)
     bench = gpu(FAKE_GPU_HOST_NS="5000000")
-    answer = bench.time_program(scale_case[0], kernel(1_000_000), 0, 0.0)
+    answer = bench.time_program(case, kernel(1_000_000), 0, 0.0)
     spins = journal(tmp_path, "spin")
     first_sample = spins[: len(spins) // 2]  # a worker's first one is taken twice
     assert spins == 2 * first_sample
@@ -120,20 +116,17 @@ def test_a_delay_that_is_too_short_is_doubled(
     assert answer.seconds is not None
 
 
-def test_latency_that_cannot_be_hidden_is_said(gpu, scale_case, kernel, monkeypatch) -> None:
+def test_latency_that_cannot_be_hidden_is_said(gpu, case, kernel, monkeypatch) -> None:
     monkeypatch.setattr(bench_module, "_FIRST_PAUSE_SECONDS", 0.0)
-    answer = gpu(FAKE_GPU_PTX="1").time_program(scale_case[0], kernel(700), 0, 0.0)
+    answer = gpu(FAKE_GPU_PTX="1").time_program(case, kernel(700), 0, 0.0)
     assert answer.note == "launch latency shows"
 
 
 def test_a_cold_sample_fills_twice_the_cache_before_each_launch(
-    gpu, scale_case, kernel, tmp_path
+    gpu, case, kernel, tmp_path
 ) -> None:
-    warm, directory = scale_case
-    cold = write_case(directory, {"n": 5}, warm.arguments, cold=True)
-    bench = gpu()
-    bench._directories[cold.digest] = directory
-    answer = bench.time_program(cold, kernel(100_000), 0, 0.0)
+    cold = write_case(case.directory, {"n": 5}, case.arguments, cold=True)
+    answer = gpu().time_program(cold, kernel(100_000), 0, 0.0)
     assert answer.seconds == pytest.approx(100e-6, rel=0.01), "the fill is not in it"
     fills = journal(tmp_path, "fill")
     assert fills == [100 << 20] * len(fills)
@@ -147,20 +140,20 @@ SHARED = "another process was on the GPU"
 
 @pytest.mark.parametrize("mig", ["0", "1"])
 @pytest.mark.parametrize(("setting", "note"), [("THROTTLED", CAPPED), ("SHARED", SHARED)])
-def test_a_disturbed_sample_is_dropped(gpu, scale_case, kernel, setting, note, mig) -> None:
+def test_a_disturbed_sample_is_dropped(gpu, case, kernel, setting, note, mig) -> None:
     """Given three disturbed samples, of which the worker's first one counts in no case."""
     pytest.importorskip("pynvml")
     bench = gpu(**{f"FAKE_GPU_{setting}": "3", "FAKE_GPU_MIG": mig})
-    answer = bench.time_program(scale_case[0], kernel(700), 0, 0.0)
+    answer = bench.time_program(case, kernel(700), 0, 0.0)
     assert (answer.status, answer.note, answer.dropped) == ("ok", "", (note, note))
     assert answer.cost > 0.05 + 0.1, "the pauses count"
 
 
-def test_nothing_is_waited_for_twice(gpu, scale_case, kernel, monkeypatch) -> None:
+def test_nothing_is_waited_for_twice(gpu, case, kernel, monkeypatch) -> None:
     """Given a process that stays, then the first sample that counts follows five that do not."""
     pytest.importorskip("pynvml")
     monkeypatch.setattr(bench_module, "_FIRST_PAUSE_SECONDS", 0.0)
-    bench, case = gpu(FAKE_GPU_SHARED="1000"), scale_case[0]
+    bench = gpu(FAKE_GPU_SHARED="1000")
     answers = [bench.time_program(case, kernel(700), number, 0.0) for number in range(2)]
     assert [answer.note for answer in answers] == [SHARED, SHARED]
     assert [answer.dropped for answer in answers] == [(SHARED,) * 5, ()]
@@ -173,15 +166,15 @@ def test_without_the_extra_nothing_is_seen(monkeypatch) -> None:
     assert monitor.find_disturbance() == ""
 
 
-def test_a_driver_without_nvml(gpu, scale_case, kernel) -> None:
+def test_a_driver_without_nvml(gpu, case, kernel) -> None:
     pytest.importorskip("pynvml")
     bench = gpu(FAKE_GPU_NVML="9")
     assert bench.describe_device()["unwatched"] == "NVML: Driver Not Loaded"
-    assert bench.time_program(scale_case[0], kernel(700), 0, 0.0).note == ""
+    assert bench.time_program(case, kernel(700), 0, 0.0).note == ""
 
 
-def test_a_fault_is_a_launch_error_of_its_program_only(gpu, scale_case, kernel) -> None:
-    bench, case = gpu(), scale_case[0]
+def test_a_fault_is_a_launch_error_of_its_program_only(gpu, case, kernel) -> None:
+    bench = gpu()
     bad = kernel(1000, after="extern void fake_fault(void); fake_fault()")
     answer = bench.check_program(case, bad, 0)
     assert answer.status == "launch error"

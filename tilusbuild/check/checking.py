@@ -169,14 +169,14 @@ def _choose_instance(
     return script, tuple(str(evaluation) for evaluation in evaluations)
 
 
-def _read_cases(request: CheckRequest, script: Script) -> list[tuple[str, Case]]:
-    """Return (directory, case) for each case of a script that has the request's sizes, in the
-    manifest's order. Raises `InputError` for a damaged case."""
+def _read_cases(request: CheckRequest, script: Script) -> list[Case]:
+    """Return the cases of a script that have the request's sizes, in the manifest's order. Raises
+    `InputError` for a damaged case."""
     top = os.path.abspath(os.path.join(request.root, TESTS, script.hash))
     try:
         # A directory's name is the number of its case in the manifest's `sizes`.
         names = sorted(os.listdir(top), key=int)
-        all_cases = [(f"{top}/{name}", read_case(f"{top}/{name}")) for name in names]
+        cases = [read_case(f"{top}/{name}") for name in names]
     except FileNotFoundError:
         return []
     except ValueError as error:
@@ -184,8 +184,8 @@ def _read_cases(request: CheckRequest, script: Script) -> list[tuple[str, Case]]
         raise input_error(message, hint="`tilusbuild verify` finds damage") from None
     sizes = request.sizes or {}
     return [
-        (path, case)
-        for path, case in all_cases
+        case
+        for case in cases
         if all(str(case.sizes.get(key)) == value for key, value in sizes.items())
     ]
 
@@ -194,7 +194,7 @@ def _open_check(
     runner: LocalRunner,
     request: CheckRequest,
     script: Script,
-    cases: Sequence[tuple[str, Case]],
+    cases: Sequence[Case],
     program: int | None,
     device: Device,
 ) -> _ScriptCheck:
@@ -205,17 +205,15 @@ def _open_check(
         available = ", ".join(map(str, sorted(chooser.available)))
         message = f"{request.shown} has no program {_name_script(script)}/{program}"
         raise input_error(message, hint=f"its programs are {available}")
-    directories = {case.digest: path for path, case in cases}
-    bench = DeviceBench(runner, script.kind, device.ordinal, directories, limit=request.limit)
+    bench = DeviceBench(runner, script.kind, device.ordinal, limit=request.limit)
     # A program that was refused where the package was made is not called here.
     usable = sorted(chooser.available - chooser.refused.keys())
     programs = usable if program is None else [program]
     chosen = request.chosen and program is None
-    called_cases = [case for _, case in cases]
     return _ScriptCheck(
         request=request,
         script=script,
-        cases=called_cases,
+        cases=cases,
         programs=programs,
         chosen=chosen,
         device=device,

@@ -21,24 +21,21 @@ class DeviceActor:
 
     def __init__(self, kind: str, limit: float, warmup: int) -> None:
         self._root = TemporaryDirectory("ray").__enter__().path
-        self._cases: dict[str, str] = {}
+        self._case_directory = os.path.join(self._root, "case")
+        os.mkdir(self._case_directory)
         # Ray sets CUDA_VISIBLE_DEVICES, so that the GPU is the first one.
-        self._bench = DeviceBench(LocalRunner(), kind, 0, self._cases, limit=limit, warmup=warmup)
+        self._bench = DeviceBench(LocalRunner(), kind, 0, limit=limit, warmup=warmup)
 
     def describe_device(self) -> dict[str, Any]:
         """Return the facts of the device, and the version of tilusbuild."""
         return {**self._bench.describe_device(), "version": __version__}
 
-    def add_case(self, digest: str, files: Mapping[str, bytes]) -> None:
+    def add_case(self, files: Mapping[str, bytes]) -> None:
         """Write the files of a case, in place of the last one's. Raises `OSError`."""
-        for directory in self._cases.values():
-            shutil.rmtree(directory)
-        self._cases.clear()
-        directory = os.path.join(self._root, digest)
-        os.mkdir(directory)
+        shutil.rmtree(self._case_directory)
+        os.mkdir(self._case_directory)
         for name, content in files.items():
-            write_output(os.path.join(directory, name), content)
-        self._cases[digest] = directory
+            write_output(os.path.join(self._case_directory, name), content)
 
     def add_library(self, program: str, content: bytes) -> None:
         """Write the library of a program, by its hash. Raises `OSError`."""
@@ -46,7 +43,7 @@ class DeviceActor:
 
     def check_program(self, case: Case, program: Candidate, number: int) -> Answer:
         """Check a program as `DeviceBench` does."""
-        return self._bench.check_program(case, self._localize(program), number)
+        return self._bench.check_program(*self._localize(case, program), number)
 
     def collect_outputs(
         self, case: Case, program: Candidate, number: int
@@ -62,10 +59,12 @@ class DeviceActor:
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
         """Take a sample of a program as `DeviceBench` does."""
-        return self._bench.time_program(case, self._localize(program), number, expected)
+        return self._bench.time_program(*self._localize(case, program), number, expected)
 
-    def _localize(self, program: Candidate) -> Candidate:
-        return replace(program, library=self._get_library_path(program.hash))
+    def _localize(self, case: Case, program: Candidate) -> tuple[Case, Candidate]:
+        """Return a case and a program with the paths of their files on this node."""
+        library = self._get_library_path(program.hash)
+        return replace(case, directory=self._case_directory), replace(program, library=library)
 
     def _get_library_path(self, program: str) -> str:
         return os.path.join(self._root, f"{program}.so")

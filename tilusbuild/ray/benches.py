@@ -63,15 +63,13 @@ class RayBenches:
         """Return a GPU of the cluster; None without one."""
         if not any(_list_nodes("cuda")):
             return None
-        benches = self.open_benches("cuda", {}, limit=60.0, warmup=WARMUP)
+        benches = self.open_benches("cuda", limit=60.0, warmup=WARMUP)
         for bench in benches[1:]:
             bench.close()
         with closing(benches[0]) as bench:
             return to_device(bench.describe_device(), 0)
 
-    def open_benches(
-        self, kind: str, directories: dict[str, str], *, limit: float, warmup: int
-    ) -> Sequence[Bench]:
+    def open_benches(self, kind: str, *, limit: float, warmup: int) -> Sequence[Bench]:
         """Return a bench for each GPU of the cluster; for the cpu, for each node with a CPU."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -86,7 +84,7 @@ class RayBenches:
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             )
             handle = actor.remote(kind, limit, warmup)
-            benches[handle.describe_device.remote()] = RayBench(handle, directories, put_library)
+            benches[handle.describe_device.remote()] = RayBench(handle, put_library)
         if not benches:
             raise input_error(f"the cluster of --ray has no node for the target kind {kind}")
         ready, _ = ray.wait([*benches], num_returns=len(benches), timeout=_START_SECONDS)
@@ -116,14 +114,11 @@ def _list_nodes(kind: str) -> Iterator[str]:
 
 
 class RayBench:
-    """The bench of an actor. `directories` are those of the cases on this machine, by digest;
-    `put_library` returns the reference of a library in the object store, by its path."""
+    """The bench of an actor. `put_library` returns the reference of a library in the object store,
+    by its path."""
 
-    def __init__(
-        self, actor: Any, directories: dict[str, str], put_library: Callable[[str], Any]
-    ) -> None:
+    def __init__(self, actor: Any, put_library: Callable[[str], Any]) -> None:
         self._actor = actor
-        self._directories = directories
         self._put_library = put_library
         self._case = ""
         self._sent_programs: set[str] = set()
@@ -168,10 +163,9 @@ class RayBench:
     ) -> Any:
         """Return the actor's answer, after it has got the files that are new to it."""
         if case.digest != self._case:
-            directory = self._directories[case.digest]
-            names = os.listdir(directory)
-            files = {name: read_bytes(os.path.join(directory, name)) for name in names}
-            self._call_actor("add_case", case.digest, files)
+            names = os.listdir(case.directory)
+            files = {name: read_bytes(os.path.join(case.directory, name)) for name in names}
+            self._call_actor("add_case", files)
             self._case = case.digest
         if program.hash not in self._sent_programs:
             self._call_actor("add_library", program.hash, self._put_library(program.library))

@@ -23,9 +23,7 @@ class BenchSource(Protocol):
         """Return the first GPU; None without one. Raises `WorkerUnusableError`."""
         ...
 
-    def open_benches(
-        self, kind: str, directories: dict[str, str], *, limit: float, warmup: int
-    ) -> Sequence[Bench]:
+    def open_benches(self, kind: str, *, limit: float, warmup: int) -> Sequence[Bench]:
         """Return a bench for each device of a kind; the parameters are those of `DeviceBench`.
         Raises `InputError` and `WorkerUnusableError`."""
         ...
@@ -43,16 +41,12 @@ class LocalBenches:
         index = self._devices[0] if isinstance(self._devices, tuple) and self._devices else 0
         return ask_gpu(self._runner, index) if may_have_cuda() else None
 
-    def open_benches(
-        self, kind: str, directories: dict[str, str], *, limit: float, warmup: int
-    ) -> Sequence[Bench]:
+    def open_benches(self, kind: str, *, limit: float, warmup: int) -> Sequence[Bench]:
         """Return a bench for each device; its process starts later. To count all GPUs, a worker is
         started now, and stopped."""
 
         def open_bench(index: int, core: int | None = None) -> DeviceBench:
-            return DeviceBench(
-                self._runner, kind, index, directories, limit=limit, warmup=warmup, core=core
-            )
+            return DeviceBench(self._runner, kind, index, limit=limit, warmup=warmup, core=core)
 
         if kind == "cpu":
             return [open_bench(0, core) for core in _list_cores(self._devices)]

@@ -146,7 +146,7 @@ def run_program(
             if rule:
                 on_note(f"{job.label} does not serve {case.label}: {rule}")
                 continue
-            bench = DeviceBench(project.runner, kind, 0, {case.digest: directory}, limit=60.0)
+            bench = DeviceBench(project.runner, kind, 0, limit=60.0)
             with closing(bench):
                 # A function returns no error.
                 has_error = check.function is not None and check.compare is None

@@ -299,7 +299,6 @@ def tune_instance(
     script = describe_planned(project.manifest, instance, path)
     groups = [parameter.names for parameter in instance.spec.space.spec.parameters]
     work = make_work(script, script.programs, groups, check.judge)
-    directories: dict[str, str] = {}
     warmup, repeat = project.settings.bench_warmup.value, project.settings.bench_repeat.value
 
     # The two functions are called below, where `private` and `publisher` have their values.
@@ -316,7 +315,6 @@ def tune_instance(
             seed=request.seed,
             cold=request.cold,
         )
-        directories[case.digest] = directory
         yield case
         shutil.rmtree(directory)
 
@@ -331,7 +329,6 @@ def tune_instance(
     with ExitStack() as stack:
         opened = source.open_benches(
             script.kind,
-            directories,
             limit=request.limit,
             warmup=WARMUP if warmup is None else warmup,
         )

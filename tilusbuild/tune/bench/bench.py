@@ -109,16 +109,14 @@ class Bench(Protocol):
 
 
 class DeviceBench:
-    """Calls programs on a device of this machine, in a worker process. `directories` are those
-    of the cases, by digest; `warmup` is the number of calls before each sample. The processor's
-    worker runs on `core` only, unless that is None."""
+    """Calls programs on a device of this machine, in a worker process. `warmup` is the number of
+    calls before each sample. The processor's worker runs on `core` only, unless that is None."""
 
     def __init__(
         self,
         runner: LocalRunner,
         kind: str,
         index: int,
-        directories: dict[str, str],
         *,
         limit: float,
         warmup: int = WARMUP,
@@ -126,7 +124,6 @@ class DeviceBench:
         core: int | None = None,
     ) -> None:
         self._runner = runner
-        self._directories = directories
         self._limit = limit
         self._warmup = warmup
         self._grace = grace
@@ -158,7 +155,7 @@ class DeviceBench:
         seconds = min(_SOAK_SECONDS, self._limit / 4) if number else 0.0
         request = {"do": "check", "library": program.library, "soak": seconds}
         if case.find_mismatch is not None:
-            request["outputs"] = self._directories[case.digest]
+            request["outputs"] = case.directory
         return self._ask_and_confirm(case, request, self._limit)
 
     def time_program(self, case: Case, program: Candidate, number: int, expected: float) -> Answer:
@@ -228,10 +225,9 @@ class DeviceBench:
 
     def _read_outputs(self, case: Case, count: int) -> Iterator[Mapping[str, bytes]]:
         """Yield the different outputs that the worker wrote, each by argument."""
-        directory = self._directories[case.digest]
         for number in range(count):
             yield {
-                argument.name: read_bytes(f"{directory}/{argument.name}.{number}.output")
+                argument.name: read_bytes(f"{case.directory}/{argument.name}.{number}.output")
                 for argument in case.arguments
                 if argument.out
             }
@@ -240,7 +236,7 @@ class DeviceBench:
         """Return a worker that holds the case; start one unless the present one does."""
         if self._worker is None or self._case_digest != case.digest:
             worker = self._start_worker()
-            self._prepare_worker(worker, {"do": "case", "folder": self._directories[case.digest]})
+            self._prepare_worker(worker, {"do": "case", "folder": case.directory})
             self._case_digest, self._has_run_programs = case.digest, False
             return worker
         return self._worker
@@ -298,7 +294,7 @@ def to_device(facts: Mapping[str, Any], index: int) -> Device:
 def ask_gpu(runner: LocalRunner, index: int) -> Device:
     """Return a GPU by its number. Raises `WorkerUnusableError`."""
     # In a process of its own, since a failing driver may end the process.
-    with contextlib.closing(DeviceBench(runner, "cuda", index, {}, limit=60.0)) as bench:
+    with contextlib.closing(DeviceBench(runner, "cuda", index, limit=60.0)) as bench:
         return to_device(bench.describe_device(), index)
 
 

@@ -70,6 +70,8 @@ class Case:
     find_mismatch: Callable[[Mapping[str, bytes]], str | None] | None = None
     """Returns what is wrong with the outputs, by their names; None for right ones. `case.json` does
     not have it: a package's outputs are not compared by a function of the project."""
+    directory: str = ""
+    """The path of its files; "" for a case without files here."""
 
     @property
     def label(self) -> str:
@@ -226,7 +228,7 @@ def write_case(
     digest = digest_case(value, directory)
     with open(os.path.join(directory, CASE), "w", encoding="utf-8") as file:
         json.dump({**value, "digest": digest, "judge": judge}, file, indent=1)
-    return Case(digest, dict(sizes), arguments, cold, judge, find_mismatch)
+    return Case(digest, dict(sizes), arguments, cold, judge, find_mismatch, directory)
 
 
 def read_case(directory: str) -> Case:
@@ -239,6 +241,13 @@ def read_case(directory: str) -> Case:
             shape = None if row["shape"] is None else tuple(row["shape"])
             arguments.append(CaseArgument(**{**row, "shape": shape}))
         judge = str(value.get("judge", ""))
-        return Case(value["digest"], value["sizes"], tuple(arguments), value["cold"], judge)
+        return Case(
+            value["digest"],
+            value["sizes"],
+            tuple(arguments),
+            value["cold"],
+            judge,
+            directory=directory,
+        )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{directory}/{CASE} is malformed: {error}") from None
