@@ -88,8 +88,8 @@ def make_work(space: Configurations) -> Work:
     order = sorted(range(len(space)), key=lambda i: [*map(_sort_key, space[i][0].values())])
     programs = tuple(Candidate(n, str(n), "", space[i][0]) for n, i in enumerate(order))
     groups = tuple((name,) for name in space[0][0])
-    work = Work("space", "space", "", None, groups, programs)
-    return Work("space", "space", "", None, find_linked_groups(work), programs)
+    work = Work(None, groups, programs)
+    return Work(None, find_linked_groups(work), programs)
 
 
 def _sort_key(value: Any) -> tuple[str, Any]:

@@ -92,7 +92,7 @@ def make_work(**parameters: Sequence[CallScalar]) -> Work:
         for index, values in enumerate(itertools.product(*parameters.values()))
     )
     groups = tuple((name,) for name in names)
-    return Work("w cpu", "w", "0" * 64, None, groups, programs)
+    return Work(None, groups, programs)
 
 
 def make_case(name: str = "case", **sizes: int) -> Case:

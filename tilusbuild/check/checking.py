@@ -303,13 +303,14 @@ class _ScriptCheck:
                 yield self._make_line(case, Outcome(candidate, CORRUPT, damage))
         sound_programs = [program for program, damage in damages.items() if not damage]
         parameters = [(name,) for name in self.script.schedules]
-        work = make_work(self.script, sound_programs, parameters, self.cases[0].judge)
+        work = make_work(self.script, sound_programs, parameters)
         work = replace(work, groups=find_linked_groups(work))
         facts = self.bench.describe_device()
         _check_same_device(path, facts)
         device_lock = lock_device(str(facts["id"]), _report_waiting)
         with device_lock, closing(SampleLog(path)) as log:
-            log.append_line(format_run_note(work, facts, len(self.cases)))
+            judge = self.cases[0].judge
+            log.append_line(format_run_note(self.script, work, facts, len(self.cases), judge))
             decisions = decide_cases(
                 TuningSession(log, [self.bench], self.request.budget),
                 work,

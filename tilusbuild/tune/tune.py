@@ -58,7 +58,7 @@ from tilusbuild.tune.bench.session import (
     format_run_note,
     list_integers,
 )
-from tilusbuild.tune.bench.work import CallScalar, Case, Work, make_work
+from tilusbuild.tune.bench.work import CallScalar, Case, make_work
 from tilusbuild.tune.benches import BenchSource, select_one_model
 from tilusbuild.tune.display import TuningReporter, list_sample_notes
 from tilusbuild.tune.input_rules import find_input_rules
@@ -234,7 +234,7 @@ def tune_script(
     source: BenchSource,
     reporter: Reporter,
     display: TuningReporter,
-    on_decision: Callable[[Work, Decision], None],
+    on_decision: Callable[[Script, Decision], None],
 ) -> list[TunedInstance]:
     """Tune the requested instances for a target, build their programs meanwhile, and return the
     results. `on_decision` is called with each decision.
@@ -289,7 +289,7 @@ def tune_instance(
     source: BenchSource,
     builder: ProgramBuilder,
     display: TuningReporter,
-    on_decision: Callable[[Work, Decision], None],
+    on_decision: Callable[[Script, Decision], None],
 ) -> TunedInstance:
     """Measure one instance at `sizes` and write its tables. Return the results. Raises as
     `tune_script`."""
@@ -298,7 +298,7 @@ def tune_instance(
     path = project.cache.script_path(instance.directory, instance.hash)
     script = describe_planned(project.manifest, instance, path)
     groups = [parameter.names for parameter in instance.spec.space.spec.parameters]
-    work = make_work(script, script.programs, groups, check.judge)
+    work = make_work(script, script.programs, groups)
     warmup, repeat = project.settings.bench_warmup.value, project.settings.bench_repeat.value
 
     # The two functions are called below, where `private` and `publisher` have their values.
@@ -324,7 +324,7 @@ def tune_instance(
         if len(read_script(path).not_built) == len(script.programs):
             raise input_error(f"none of the programs of {script.label} is built")
         publisher.add_decision(list_integers(decision.case), decision)
-        on_decision(work, decision)
+        on_decision(script, decision)
 
     with ExitStack() as stack:
         opened = source.open_benches(
@@ -363,10 +363,10 @@ def tune_instance(
             rounds=repeat or ROUNDS,
         )
         # Each tuning writes one. `--import` reads the number of sizes from the last one.
-        log.append_line(format_run_note(work, facts, len(sizes)))
+        log.append_line(format_run_note(script, work, facts, len(sizes), check.judge))
         caches = "cold caches" if request.cold else "warm caches"
         display.begin_tuning(
-            work.label, f"{device}, {caches}", len(work.programs), len(sizes), len(benches)
+            script.label, f"{device}, {caches}", len(work.programs), len(sizes), len(benches)
         )
         if facts.get("unwatched"):
             display.print_line(

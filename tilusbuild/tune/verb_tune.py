@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from tilusbuild.runtime.script import Script
     from tilusbuild.tune.bench.race import Decision
     from tilusbuild.tune.bench.scores import Speedup
-    from tilusbuild.tune.bench.work import Work
     from tilusbuild.tune.benches import BenchSource
     from tilusbuild.tune.tune import TunedInstance, TuneRequest
 
@@ -231,10 +230,10 @@ def _tune_script(
     is_live = not arguments.json and can_redraw(sys.stderr, os.environ)
     display = TuningReporter(sys.stderr, live=is_live, quiet=arguments.quiet or arguments.json)
 
-    def report_decision(work: Work, decision: Decision) -> None:
+    def report_decision(script: Script, decision: Decision) -> None:
         """Print a decision, as a line of JSON or of progress."""
         if arguments.json:
-            emit_line(_make_tuned_line(work.label, decision, work.baseline), flush=True)
+            emit_line(_make_tuned_line(script, decision), flush=True)
         winner = decision.winner
         choice = "no program is usable"
         if winner is not None and winner.seconds is not None:
@@ -265,12 +264,12 @@ def _import_log(arguments: TuneArgs, project: Project, log: str) -> int:
 # The results: a table of the choices for people, lines for programs.
 
 
-def _make_tuned_line(label: str, decision: Decision, baseline: int | None) -> JsonLine:
+def _make_tuned_line(script: Script, decision: Decision) -> JsonLine:
     """Return the line of a decision for the sizes of a case."""
     winner = decision.winner
-    gain = _compute_gain(decision, baseline)
+    gain = _compute_gain(script, decision)
     return TunedLine(
-        instance=label,
+        instance=script.label,
         sizes=decision.case.sizes,
         program=winner.program.index if winner else None,
         schedule=winner.program.schedule if winner else None,
@@ -300,8 +299,7 @@ def _show_results(
     if arguments.json:
         for instance in tuned if replayed else ():
             for decision in instance.decisions:
-                baseline = instance.script.default or 0
-                emit_line(_make_tuned_line(instance.script.label, decision, baseline))
+                emit_line(_make_tuned_line(instance.script, decision))
         emit_line(CountsLine({"tuned": len(decisions), "without": unserved}))
     outranked = [_find_outranked(instance) for instance in tuned]
     if not arguments.json:
@@ -395,12 +393,7 @@ def _print_instance(tuned: TunedInstance, outranked: Collection[str]) -> None:
     unit, latencies = format_times(
         [decision.winner.seconds if decision.winner else None for decision in tuned.decisions]
     )
-    # Without a declared default a call takes program 0.
-    default, default_name = 0, "program 0"
-    if tuned.script.default is not None:
-        default = tuned.script.default
-        default_name = f"the default schedule, program {default}"
-    gains = [_compute_gain(decision, default) for decision in tuned.decisions]
+    gains = [_compute_gain(tuned.script, decision) for decision in tuned.decisions]
     for decision, time, gain in zip(tuned.decisions, latencies, gains, strict=True):
         winner = decision.winner
         schedule = winner.program.schedule if winner else {}
@@ -442,13 +435,21 @@ def _print_instance(tuned: TunedInstance, outranked: Collection[str]) -> None:
         if len(ratios) < len(gains):
             extent = f"{len(ratios)} of {len(gains)} sizes"
         mean = f"{geometric_mean(ratios):.2f}x over {extent} (geometric mean)"
-        print(f"speed-up over {default_name}: {mean}")
+        declared = "" if tuned.script.default is None else "the default schedule, "
+        print(f"speed-up over {declared}program {_find_baseline(tuned.script)}: {mean}")
 
 
-def _compute_gain(decision: Decision, baseline: int | None) -> Speedup | None:
-    """Return the speed-up over the program `baseline`; None when one of the times is unknown."""
+def _find_baseline(script: Script) -> int:
+    """Return the program that a call takes when nothing is measured: the default, else the
+    first."""
+    return script.first_program if script.default is None else script.default
+
+
+def _compute_gain(script: Script, decision: Decision) -> Speedup | None:
+    """Return the speed-up over the script's baseline; None when one of the times is unknown."""
     from tilusbuild.tune.bench.scores import estimate_speedup
 
+    baseline = _find_baseline(script)
     samples = {
         outcome.program.index: outcome.samples
         for outcome in decision.outcomes

@@ -364,9 +364,7 @@ class _TunedCases:
         """Add the decision for a case, in place of an earlier one."""
         self.decisions[number] = decision
         # Those of an earlier decision hold on: the programs were not called this time.
-        self._refusals.setdefault(number, {}).update(
-            _list_refusals(decision, self._known_refusals, self._work.judge)
-        )
+        self._refusals.setdefault(number, {}).update(_list_refusals(decision, self._known_refusals))
 
     def list_undone(self) -> list[int]:
         """Return the cases that timed a program which is refused now: its time may have kept others
@@ -381,12 +379,10 @@ class _TunedCases:
         return sorted(undone)
 
 
-def _list_refusals(
-    decision: Decision, known_refusals: Mapping[str, Refusal], judge: str
-) -> dict[str, Refusal]:
+def _list_refusals(decision: Decision, known_refusals: Mapping[str, Refusal]) -> dict[str, Refusal]:
     """Return the refusals that hold from this case on, by hash: new ones, and known ones at the
     same sizes that this case does not lift."""
-    sizes = dict(decision.case.sizes)
+    sizes, judge = dict(decision.case.sizes), decision.case.judge
     right_hashes = {o.program.hash for o in decision.outcomes if o.seconds is not None}
     refusals = {
         digest: refusal

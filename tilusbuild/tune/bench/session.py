@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilusbuild.errors import input_error
 from tilusbuild.runtime.durations import parse_duration
@@ -47,6 +47,9 @@ from tilusbuild.tune.bench.bench import (
     Bench,
 )
 from tilusbuild.tune.bench.work import CallScalar, Candidate, Case, ProgramSource, Work
+
+if TYPE_CHECKING:
+    from tilusbuild.runtime.script import Script
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,16 +357,18 @@ RUN, CASE = "run", "case"
 """What the two kinds of notes in a log are about."""
 
 
-def format_run_note(work: Work, device: Mapping[str, Any], cases: int) -> dict[str, Any]:
-    """Return the line that begins a tuning."""
+def format_run_note(
+    script: Script, work: Work, device: Mapping[str, Any], cases: int, judge: str
+) -> dict[str, Any]:
+    """Return the line that begins a tuning of a script at this number of cases."""
     return {
         "what": RUN,
-        "script": work.script,
-        "script_hash": work.script_hash,
+        "script": script.name,
+        "script_hash": script.hash,
         "programs": [program.index for program in work.programs],
         "device": {name: device[name] for name in ("kind", "name", "arch", "id", "driver")},
         "cases": cases,
-        "judge": work.judge,
+        "judge": judge,
     }
 
 

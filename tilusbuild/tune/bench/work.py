@@ -66,7 +66,8 @@ class Case:
     cold: bool
     """Time with caches that hold none of the data."""
     judge: str = ""
-    """As that of `Work`. The case's digest covers it only with `find_mismatch`."""
+    """The digest of the reference and the tolerances; "" where nothing is compared. The case's
+    digest covers it only with `find_mismatch`."""
     find_mismatch: Callable[[Mapping[str, bytes]], str | None] | None = None
     """Returns what is wrong with the outputs, by their names; None for right ones. `case.json` does
     not have it: a package's outputs are not compared by a function of the project."""
@@ -103,16 +104,10 @@ class Candidate:
 class Work:
     """The programs of one instance, to be compared."""
 
-    label: str
-    script: str
-    """The name of the script."""
-    script_hash: str
     default: int | None
     groups: tuple[tuple[str, ...], ...]
     """The parameters, linked ones together: a search changes one group at a time."""
     programs: tuple[Candidate, ...]
-    judge: str = ""
-    """The digest of the reference and the tolerances; "" where nothing is compared."""
     serves: ScriptServes | None = None
     """The rules of the sizes that programs may serve."""
 
@@ -163,23 +158,16 @@ class ProgramSource:
         return nullcontext()
 
 
-def make_work(
-    script: Script, programs: Iterable[int], groups: Sequence[tuple[str, ...]], judge: str = ""
-) -> Work:
+def make_work(script: Script, programs: Iterable[int], groups: Sequence[tuple[str, ...]]) -> Work:
     """Return what a race needs to compare built programs of a script.
 
     `groups` are the parameters of its space, with those in one group that are linked: a search
-    changes one group at a time. `judge` is the digest of the reference and the tolerances; "" if
-    nothing is compared.
+    changes one group at a time.
     """
     return Work(
-        label=script.label,
-        script=script.name,
-        script_hash=script.hash,
         default=script.default,
         groups=tuple(groups),
         programs=tuple(make_candidate(script, program) for program in programs),
-        judge=judge,
         serves=script.serves,
     )
 
