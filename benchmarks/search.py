@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tilusbuild.tune.bench.search import LOOK_SHARE, find_linked_groups, search_programs
-from tilusbuild.tune.bench.session import Budget, BudgetSpent, Quota
+from tilusbuild.tune.bench.session import Budget, Quota
 from tilusbuild.tune.bench.work import Candidate, Work
 
 BUDGETS = (50, 100, 200, 400)
@@ -98,8 +98,7 @@ def _sort_key(value: Any) -> tuple[str, Any]:
 
 def search(work: Work, times: Mapping[int, float | None], count: int, seed: int) -> float:
     """Return the best time of a search with this number of evaluations."""
-    spent = BudgetSpent()
-    quota = Quota(Budget(seconds=count), spent)
+    quota = Quota(Budget(seconds=count))
     best, looks = float("inf"), 0
 
     def look(wanted: Any) -> float | None:
@@ -107,7 +106,7 @@ def search(work: Work, times: Mapping[int, float | None], count: int, seed: int)
         seconds = times[next(iter(wanted)).index]
         looks += 1
         # The quota's end of the looks is the last evaluation.
-        spent.seconds = looks * LOOK_SHARE
+        quota.seconds = looks * LOOK_SHARE
         best = min(best, best if seconds is None else seconds)
         return seconds
 

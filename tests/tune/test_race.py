@@ -29,7 +29,6 @@ from tilusbuild.tune.bench.search import (
 from tilusbuild.tune.bench.session import (
     ROUNDS,
     Budget,
-    BudgetSpent,
     Quota,
     SampleLog,
     TuningSession,
@@ -333,17 +332,17 @@ class TestBudget:
 # Which programs are looked at when the budget does not suffice for all.
 def looked(work: Any, seconds: Any, runs: int) -> dict[int, float | None]:
     """What was looked at, in order, each look being one run."""
-    spent, found = BudgetSpent(), dict[int, Any]()
+    quota, found = Quota(Budget(runs=runs)), dict[int, Any]()
 
     def look(wanted: Any) -> float | None:
         program, *following = wanted
         assert not any(p.index in found for p in following)
         assert program.index not in found, "nobody is looked at twice"
-        spent.runs += 1
+        quota.runs += 1
         found[program.index] = seconds(program)
         return found[program.index]
 
-    search_programs(work, Quota(Budget(runs=runs), spent), 1, look)
+    search_programs(work, quota, 1, look)
     return found
 
 
@@ -387,12 +386,12 @@ def test_a_search_begins_with_the_winners_at_the_nearest_sizes() -> None:
     winners = [({"m": 1, "n": 8}, 700), ({"m": 64, "n": 8}, 800), ({"m": 70, "n": 16}, 900)]
     starts = find_nearest_winners(winners, {"m": 64, "n": 8, "k": 3})
     assert starts == [800, 900, 700]
-    spent, looks = BudgetSpent(), []
+    quota, looks = Quota(Budget(runs=20)), []
 
     def look(wanted: Any) -> float:
         looks.append(next(iter(wanted)))
-        spent.runs += 1
+        quota.runs += 1
         return bowl(looks[-1])
 
-    search_programs(work, Quota(Budget(runs=20), spent), 1, look, starts)
+    search_programs(work, quota, 1, look, starts)
     assert [program.index for program in looks[:4]] == [work.baseline, 800, 900, 700]

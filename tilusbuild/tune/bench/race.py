@@ -45,7 +45,6 @@ from tilusbuild.tune.bench.session import (
     COMPILE,
     RUN,
     Budget,
-    BudgetSpent,
     CaseSession,
     ProgramRecord,
     Quota,
@@ -103,13 +102,11 @@ class Race:
         self,
         session: CaseSession,
         work: Work,
-        case: Case,
-        share: Budget,
         refused: Mapping[str, Refusal],
     ) -> None:
         self._session = session
         planned_count = len(work.programs)
-        work = work.select_serving(list_integers(case))
+        work = work.select_serving(list_integers(session.case))
         self._unserved = planned_count - len(work.programs)
         self._refusals = refused
         self._excluded = [p for p in work.programs if p.hash in refused]
@@ -117,8 +114,7 @@ class Race:
         self._work = replace(work, programs=tuple(programs))
         # The first look: so it is measured, and its twins are not.
         self._baseline = self._work.baseline
-        self._case = case
-        self._quota = Quota(share, session.spent)
+        self._quota = session.quota
         self._records: dict[int, ProgramRecord] = {}
         self._twins: dict[str, list[Candidate]] = {}
         """The programs of the same bytes, by these; the first is measured."""
@@ -137,9 +133,7 @@ class Race:
         winner = find_fastest(self._score_programs())
         # A race between threads may show only in the second check, which calls a program many
         # times.
-        while winner is not None and not self._session.check_program(
-            self._case, self._records[winner]
-        ):
+        while winner is not None and not self._session.check_program(self._records[winner]):
             winner = find_fastest(self._score_programs())
         measured = [
             make_outcome(self._records[twins[0].index], program)
@@ -149,7 +143,7 @@ class Race:
         excluded = [make_refused_outcome(p, self._refusals[p.hash]) for p in self._excluded]
         outcomes = tuple(sorted([*measured, *excluded], key=lambda outcome: outcome.program.index))
         return Decision(
-            self._case,
+            self._session.case,
             next((o for o in outcomes if o.program.index == winner), None),
             outcomes,
             len(self._work.programs) - self._look_count,
@@ -177,7 +171,7 @@ class Race:
         program whose library an earlier one has, is not called. Return the seconds of the sample, a
         twin's those of the earlier program; None for a program that failed or was not built."""
         self._look_count += 1
-        built = self._session.take_program(self._case, program)
+        built = self._session.take_program(program)
         if built is None:
             return None
         twins = self._twins.setdefault(built.content or built.hash, [])
@@ -186,8 +180,8 @@ class Race:
             first_record = self._records[twins[0].index]
             return None if first_record.failure else first_record.samples[0]
         record = self._records[built.index] = ProgramRecord(built)
-        is_right = self._session.check_program(self._case, record)
-        if is_right and self._session.time_program(self._case, record, 0.0):
+        is_right = self._session.check_program(record)
+        if is_right and self._session.time_program(record, 0.0):
             return record.samples[0]
         return None
 
@@ -222,7 +216,7 @@ class Race:
                 # A case that is decided again has more samples of some programs than of others.
                 if record.failure is None and len(record.samples) <= rounds_done:
                     # The longest so far: a program may be slow now and then.
-                    self._session.time_program(self._case, record, max(record.samples))
+                    self._session.time_program(record, max(record.samples))
             rounds_done += 1
 
     def _has_quota(self) -> bool:
@@ -319,7 +313,7 @@ class _TunedCases:
         self._earlier: dict[int, Sequence[int]] = {}
         """The cases whose decisions each case begins with."""
         self._shares: dict[int, Budget] = {}
-        self._spent: dict[int, BudgetSpent] = {}
+        self._spent: dict[int, Quota] = {}
 
     def begin_case(
         self, number: int, case: Case, running: Sequence[Case]
@@ -352,10 +346,10 @@ class _TunedCases:
             self._starts[number] = find_nearest_winners(winners, case.sizes)
 
         def decide_case(bench: Bench) -> Decision:
-            session = CaseSession(self._session, bench)
-            race = Race(session, self._work, case, self._shares[number], refusals)
+            session = CaseSession(self._session, bench, case, self._shares[number])
+            race = Race(session, self._work, refusals)
             decision = race.run_race(self._seed, self._starts[number])
-            self._spent[number] = session.spent
+            self._spent[number] = session.quota
             return decision
 
         return decide_case

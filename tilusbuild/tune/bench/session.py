@@ -71,7 +71,7 @@ class Budget:
             right = "write 90s, 5m, 1h30m, or a number of runs"
             raise input_error(f'--budget "{text}" is not a budget: {right}') from None
 
-    def divide_rest(self, spent: Sequence[BudgetSpent], cases: int, devices: int) -> Budget:
+    def divide_rest(self, spent: Sequence[Quota], cases: int, devices: int) -> Budget:
         """Return the share of one of the cases that are not decided, of which there are `cases`.
         `spent` is that of the decided ones; `devices` measure at the same time."""
         # A share is of the budget that remains: what an easy case leaves goes to the later ones.
@@ -84,19 +84,12 @@ class Budget:
 
 
 @dataclass(slots=True)
-class BudgetSpent:
-    """The seconds and runs that a case has used."""
-
-    seconds: float = 0.0
-    runs: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Quota:
-    """The share of a budget that one case may use, and what it has used."""
+    """The share of a budget that one case may use, and the seconds and runs that it has used."""
 
     share: Budget
-    spent: BudgetSpent
+    seconds: float = 0.0
+    runs: int = 0
 
     @property
     def is_limited(self) -> bool:
@@ -106,7 +99,7 @@ class Quota:
     @property
     def used_share(self) -> float:
         """Return the used part of the share: 0 at first, 1 or more when it is used up."""
-        pairs = ((self.spent.seconds, self.share.seconds), (self.spent.runs, self.share.runs))
+        pairs = ((self.seconds, self.share.seconds), (self.runs, self.share.runs))
         # The share is 0 if earlier cases overran the budget: then it is used up.
         used_shares = (used / share if share else 1.0 for used, share in pairs if share is not None)
         return max(used_shares, default=0.0)
@@ -157,15 +150,17 @@ _Measure: TypeAlias = Callable[[Case, Candidate, int], Answer]
 
 
 class CaseSession:
-    """Answers the questions of a race from the log, or else from a bench."""
+    """Answers the questions of a case from the log, or else from a bench, and counts their cost in
+    its quota, a share of the budget."""
 
-    def __init__(self, tuning: TuningSession, bench: Bench) -> None:
+    def __init__(self, tuning: TuningSession, bench: Bench, case: Case, share: Budget) -> None:
+        self.case = case
         self.rounds = tuning.rounds
         self.source = tuning.source
-        self.spent = BudgetSpent()
+        self.quota = Quota(share)
         self._tuning = tuning
         self._bench = bench
-        self._question_counts: dict[tuple[str, str, str], int] = {}
+        self._question_counts: dict[tuple[str, str], int] = {}
 
     def build_ahead(self, programs: Iterable[Candidate]) -> None:
         """Have the programs built that a search wants next, in this order, as far as the tuning's
@@ -175,7 +170,7 @@ class CaseSession:
             limit = tuning.compile_credit + 2 * self.source.ahead
             self.source.build_ahead(programs, limit, tuning.note_compiles)
 
-    def take_program(self, case: Case, program: Candidate) -> Candidate | None:
+    def take_program(self, program: Candidate) -> Candidate | None:
         """Return a program when it is built; None if it cannot be built. A compile for this tuning
         is a run of the first case that takes the program."""
         tuning, log = self._tuning, self._tuning.log
@@ -187,25 +182,25 @@ class CaseSession:
         start = time.monotonic()
         built, why = self.source.take_program(program)
         answer = Answer(OK if built else NOT_BUILT, time.monotonic() - start, why=why)
-        if is_first or (case.digest, program.hash, COMPILE, 0) in log.answers:
-            self._answer_question(case, program, COMPILE, lambda *_: answer)
+        if is_first or (self.case.digest, program.hash, COMPILE, 0) in log.answers:
+            self._answer_question(program, COMPILE, lambda *_: answer)
         return built
 
-    def check_program(self, case: Case, record: ProgramRecord) -> bool:
+    def check_program(self, record: ProgramRecord) -> bool:
         """Check a program, and return whether it is right. Set the error, and the failure of a
         wrong program, in its record."""
         check = partial(self._measure, self._bench.check_program)
-        answer = self._answer_question(case, record.program, "check", check)
+        answer = self._answer_question(record.program, "check", check)
         record.error = max(record.error, answer.error)
         if answer.status != OK:
             record.failure = answer
         return answer.status == OK
 
-    def time_program(self, case: Case, record: ProgramRecord, expected: float) -> bool:
+    def time_program(self, record: ProgramRecord, expected: float) -> bool:
         """Take a sample of a program, and return whether that succeeded. Add the sample, or set the
         failure, in its record. `expected` is as for `DeviceBench.time_program`."""
         sample = partial(self._measure, partial(self._bench.time_program, expected=expected))
-        answer = self._answer_question(case, record.program, "sample", sample)
+        answer = self._answer_question(record.program, "sample", sample)
         if answer.status != OK or answer.seconds is None:
             record.failure = answer
             return False
@@ -217,23 +212,20 @@ class CaseSession:
         with self.source.pause_builds():
             return measure(case, program, number)
 
-    def _answer_question(
-        self, case: Case, program: Candidate, kind: str, measure: _Measure
-    ) -> Answer:
+    def _answer_question(self, program: Candidate, kind: str, measure: _Measure) -> Answer:
         """Return the logged answer to a question, else measure and log it. Count the question and
         its cost, and call `on_answer`."""
-        question = (case.digest, program.hash, kind)
-        number = self._question_counts.get(question, 0)
-        self._question_counts[question] = number + 1
+        number = self._question_counts.get((program.hash, kind), 0)
+        self._question_counts[program.hash, kind] = number + 1
         # The third sample of a program is the third in the log, whenever it was taken.
-        key: QuestionKey = (*question, number)
+        key: QuestionKey = (self.case.digest, program.hash, kind, number)
         tuning = self._tuning
         logged = tuning.log.answers.get(key)
-        answer = measure(case, program, number) if logged is None else logged
+        answer = measure(self.case, program, number) if logged is None else logged
         # The cost of a logged answer counts, too: a resumed tuning ends where an uninterrupted one
         # would.
-        self.spent.seconds += answer.cost
-        self.spent.runs += 1
+        self.quota.seconds += answer.cost
+        self.quota.runs += 1
         with tuning.lock:
             if logged is None:
                 tuning.log.append_answer(key, answer)
