@@ -146,15 +146,6 @@ def _describe_argument(argument: Argument) -> dict[str, Any]:
     }
 
 
-def find_dispatch_keys(
-    dispatch: DispatchSection | None, instance: PlannedInstance
-) -> tuple[str, ...]:
-    """Return the arguments that the choice depends on; all dimensions when none are declared."""
-    if dispatch is not None and dispatch.keys:
-        return dispatch.keys
-    return tuple(argument.name for argument in instance.spec.signature.dimensions)
-
-
 def describe_bucket(bucket: BucketSection | None) -> str | list[int] | dict[str, int]:
     """Return a bucket as `script.json` has it."""
     if bucket is None:
@@ -174,7 +165,9 @@ def _describe_dispatch(
     metas: Sequence[ProgramMeta | None],
 ) -> dict[str, Any]:
     """Return the table "dispatch" of `script.json`. Raises `InputError` for a wrong model."""
-    keys = find_dispatch_keys(dispatch, instance)
+    # Without declared keys the choice depends on all dimensions.
+    dimensions = tuple(argument.name for argument in instance.spec.signature.dimensions)
+    keys = (dispatch and dispatch.keys) or dimensions
     sections = dispatch.bucket if dispatch else {}
     buckets = {key: describe_bucket(sections.get(key)) for key in keys}
     described_model = None

@@ -321,25 +321,21 @@ def _choose_entries(
                     measurement.seconds[best],
                     measurement.sizes,
                     is_earlier=best in measurement.earlier,
-                    others=tuple(_list_others(script, measurement, best)),
+                    others=_list_others(script, measurement, best),
                 ),
             )
 
 
-def _list_others(script: Script, measurement: Measurement, best: int) -> list[int]:
-    """Return the next best programs of a bucket, for calls that the best one does not serve."""
-    ordered = sorted(measurement.seconds, key=measurement.seconds.__getitem__)
-    return select_unlike(script, [best, *ordered])[1:]
-
-
-def select_unlike(script: Script, programs: Iterable[int]) -> list[int]:
-    """Return the first of the programs that serve the same calls, in their order."""
+def _list_others(script: Script, measurement: Measurement, best: int) -> tuple[int, ...]:
+    """Return the next best programs of a bucket, for calls that the best one does not serve: of
+    programs that serve the same calls the first."""
     columns = () if script.serves is None else script.serves.columns.values()
     # Equal values of what the rules read mean equal answers of all rules.
     firsts: dict[tuple[Value | None, ...], int] = {}
-    for program in programs:
+    for program in [best, *sorted(measurement.seconds, key=measurement.seconds.__getitem__)]:
         firsts.setdefault(tuple(column[program] for column in columns), program)
-    return [*firsts.values()]
+    _, *others = firsts.values()
+    return tuple(others)
 
 
 def group_measurements(

@@ -67,10 +67,6 @@ class TuningReporter(Reporter):
             counts += f", {devices} devices"
         self.print_line(f"{label} on {device}: {counts}")
 
-    def report_waiting(self, device: str) -> None:
-        """Note that another tuning has the device."""
-        self.print_line(f"waiting for another tuning on {device} to end")
-
     def report_run(self, answer: Answer, replayed: bool) -> None:
         """Count a check or a sample, and now and then print the progress. A `replayed` answer was
         read from the log."""

@@ -252,7 +252,7 @@ def _make_tensor(argument: Argument, shape: tuple[int, ...], seed: int) -> Input
 def _draw_scalar(argument: Argument, random: np.random.Generator) -> Input:
     """Return a random scalar: an integer of the declared range (1 to 4 without one), else a number
     as of `_draw_number`. A draw advances `random`."""
-    if argument.dtype != "bool" and get_integer_limits(argument.dtype):
+    if get_integer_limits(argument.dtype):
         low = argument.low if argument.low is not None else 1
         high = argument.high if argument.high is not None else max(low, 4)
         return int(random.integers(low, high + 1))

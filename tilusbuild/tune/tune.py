@@ -339,10 +339,10 @@ def tune_instance(
         stack.enter_context(wrap_oserror(project.cache.root))
         # The garbage collection of another process waits: it would remove what is measured.
         stack.enter_context(project.cache.hold_use())
-        report_waiting = partial(display.report_waiting, str(facts["name"]))
+        waiting = f"waiting for another tuning on {facts['name']} to end"
         # Sorted, so that two tunings do not each wait for a device of the other's.
         for name in sorted({str(each["id"]) for each in devices}):
-            stack.enter_context(lock_device(name, report_waiting))
+            stack.enter_context(lock_device(name, partial(display.print_line, waiting)))
         device = to_device(facts, 0)
         committed = find_committed_rows(project.manifest, request.script)
         publisher = TuningPublisher(project.cache, script, device, check.judge, committed)
