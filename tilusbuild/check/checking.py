@@ -34,15 +34,11 @@ from tilusbuild.runtime.naming import NamePattern, join_targets, parse_name
 from tilusbuild.runtime.script import CALLED, Script, read_script
 from tilusbuild.runtime.tables import read_dispatch_table
 from tilusbuild.tune.bench.bench import OK, DeviceBench, ask_gpu, lock_device
-from tilusbuild.tune.bench.race import (
-    Outcome,
-    collect_logged_refusals,
-    decide_cases,
-)
-from tilusbuild.tune.bench.scores import score_samples
+from tilusbuild.tune.bench.race import Outcome, collect_logged_refusals, decide_cases, make_outcome
 from tilusbuild.tune.bench.search import find_linked_groups
 from tilusbuild.tune.bench.session import (
     Budget,
+    ProgramRecord,
     SampleLog,
     TuningSession,
     format_run_note,
@@ -265,14 +261,10 @@ class _ScriptCheck:
                 self.bench.time_program(case, candidate, number, expected=0.0)
                 for number in range(_SAMPLES)
             ]
-        failed_answer = next((answer for answer in answers if answer.status != OK), None)
-        if failed_answer is not None:
-            return Outcome(
-                candidate, failed_answer.status, failed_answer.why, error=check_answer.error
-            )
-        samples = tuple(answer.seconds for answer in answers if answer.seconds is not None)
-        seconds = score_samples(samples or [0.0])
-        return Outcome(candidate, OK, seconds=seconds, samples=samples, error=check_answer.error)
+        samples = [answer.seconds for answer in answers if answer.seconds is not None]
+        failure = next((answer for answer in answers if answer.status != OK), None)
+        record = ProgramRecord(candidate, samples, failure, check_answer.error)
+        return make_outcome(record, candidate)
 
     def _find_damage(self, program: int) -> str:
         """Return why a program's library is not the one that was built, or not one for the device;
