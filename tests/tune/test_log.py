@@ -21,7 +21,6 @@ def path(tmp_path: Path) -> Path:
     log.append_line({"what": "run", "device": "é"})
     log.append_answer(FIRST, Answer("ok", 0.5, 1e-5))
     log.append_answer(SECOND, Answer("crash", 0.25, why="killed by SIGSEGV"))
-    log.close()
     return tmp_path / "folder" / "log.jsonl"
 
 
@@ -60,7 +59,6 @@ def test_after_a_cut_the_next_line_is_whole(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
     log = SampleLog(str(path))
     log.append_answer(SECOND, Answer("ok", 1.0, 2e-5))
-    log.close()
     assert SampleLog(str(path)).answers[SECOND] == Answer("ok", 1.0, 2e-5)
 
 

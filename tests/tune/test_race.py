@@ -46,17 +46,14 @@ def tuned(
     source: RecordedSource | None = None,
 ) -> list[Decision]:
     kept = SampleLog(str(log))
-    try:
-        benches = bench if isinstance(bench, list) else [bench]
-        session = TuningSession(
-            kept, benches, budget or Budget(), source or RecordedSource(), rounds=rounds
-        )
-        open_case = lambda number: nullcontext(cases[number])  # noqa: E731
-        known = collect_logged_refusals(read_lines(str(log)))
-        sizes = [case.sizes for case in cases]
-        return decide_cases(session, work, open_case, sizes, 0, lambda _: None, known)
-    finally:
-        kept.close()
+    benches = bench if isinstance(bench, list) else [bench]
+    session = TuningSession(
+        kept, benches, budget or Budget(), source or RecordedSource(), rounds=rounds
+    )
+    open_case = lambda number: nullcontext(cases[number])  # noqa: E731
+    known = collect_logged_refusals(read_lines(str(log)))
+    sizes = [case.sizes for case in cases]
+    return decide_cases(session, work, open_case, sizes, 0, lambda _: None, known)
 
 
 @pytest.fixture

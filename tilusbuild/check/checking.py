@@ -299,8 +299,8 @@ class _ScriptCheck:
         work = replace(work, groups=find_linked_groups(work))
         facts = self.bench.describe_device()
         _check_same_device(path, facts)
-        device_lock = lock_device(str(facts["id"]), _report_waiting)
-        with device_lock, closing(SampleLog(path)) as log:
+        with lock_device(str(facts["id"]), _report_waiting):
+            log = SampleLog(path)
             judge = self.cases[0].judge
             log.append_line(format_run_note(self.script, work, facts, len(self.cases), judge))
             decisions = decide_cases(

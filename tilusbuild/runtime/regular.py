@@ -78,21 +78,15 @@ def open_regular(
     raise NotAFileError(name)
 
 
-def open_for_append(path: str | os.PathLike[str]) -> int:
-    """Return a descriptor for appending lines to a regular file, which is made if it is missing.
-    End a last line that a kill has cut short. Raises `OSError` as `open_regular`."""
-    handle = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    size = os.fstat(handle).st_size
-    if size and os.pread(handle, 1, size - 1) != b"\n":
-        os.write(handle, b"\n")
-    return handle
-
-
 def append_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Append `data` to a file in one write, so that several processes may append to it. Raises as
-    `open_for_append`."""
-    handle = open_for_append(path)
+    """Append `data` to a regular file in one write, so that several processes may append to it. A
+    missing file is made. End a last line that a kill has cut short. Raises `OSError` as
+    `open_regular`."""
+    handle = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     try:
+        size = os.fstat(handle).st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            os.write(handle, b"\n")
         os.write(handle, data)
     finally:
         os.close(handle)

@@ -350,7 +350,7 @@ def tune_instance(
         # Without the log, refusals remain: the measurements have them, too.
         if request.fresh and os.path.exists(log_path):
             os.unlink(log_path)
-        log = stack.enter_context(closing(SampleLog(log_path)))
+        log = SampleLog(log_path)
         private = project.cache.make_private(is_waited_for=False)
         stack.callback(private.discard)
         session = TuningSession(

@@ -120,13 +120,11 @@ class DeviceBench:
         *,
         limit: float,
         warmup: int = WARMUP,
-        grace: float = _GRACE_SECONDS,
         core: int | None = None,
     ) -> None:
         self._runner = runner
         self._limit = limit
         self._warmup = warmup
-        self._grace = grace
         # `-I` ignores PYTHONPATH, so the worker gets the path of this package by name.
         root = os.path.dirname(os.path.dirname(os.path.abspath(tilusbuild.__file__)))
         worker_code = _WORKER_CODE.format(root=root, kind=kind, index=index, core=core)
@@ -167,7 +165,9 @@ class DeviceBench:
             self.close()
         self._turn = turn
         # With the time of an earlier sample the limit is shorter, so that a hang ends sooner.
-        limit = min(self._limit, _TIMES_BEST * expected + self._grace) if expected else self._limit
+        limit = (
+            min(self._limit, _TIMES_BEST * expected + _GRACE_SECONDS) if expected else self._limit
+        )
         request = {"do": "time", "library": program.library, "warmup": self._warmup}
         return self._drop_disturbed(partial(self._ask_and_confirm, case, request, limit))
 

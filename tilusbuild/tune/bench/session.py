@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilusbuild.errors import input_error
 from tilusbuild.runtime.durations import parse_duration
-from tilusbuild.runtime.regular import open_for_append, read_bytes
+from tilusbuild.runtime.regular import append_bytes, read_bytes
 from tilusbuild.tune.bench.bench import (
     CRASH,
     INCORRECT,
@@ -322,7 +322,6 @@ class SampleLog:
             for digest in row["programs"]
         } - {program for _, program, kind, _ in self.answers if kind == COMPILE}
         """The hashes of the programs that were compiled for the tuning and not taken yet."""
-        self._handle = -1
 
     def append_answer(self, key: QuestionKey, answer: Answer) -> None:
         """Append an answer. Raises `OSError`."""
@@ -333,16 +332,8 @@ class SampleLog:
 
     def append_line(self, value: Mapping[str, Any]) -> None:
         """Append an object as a line, by one write. Raises `OSError`."""
-        if self._handle < 0:
-            os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
-            self._handle = open_for_append(self.path)
-        os.write(self._handle, json.dumps(value, ensure_ascii=False).encode() + b"\n")
-
-    def close(self) -> None:
-        """Close the file, if it is open."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
+        append_bytes(self.path, json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
 
 RUN, CASE = "run", "case"
