@@ -100,6 +100,22 @@ def test_an_action_has_its_own_arguments() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "sizes", "grid"),
+    [
+        ("tune gemm --size m=1 n=2 --size m=3, n=4 -q", ("m=1,n=2", "m=3,n=4"), ()),
+        ("tune --size m=1,p.s[0]=2 gemm", ("m=1,p.s[0]=2",), ()),
+        ("tune --size m=1 gemm[v=2]", ("m=1",), ()),
+        ("tune gemm --grid m=1,2 n=3,4", (), ("m=1,2", "n=3,4")),
+    ],
+)
+def test_sizes_may_be_several_words(
+    line: str, sizes: tuple[str, ...], grid: tuple[str, ...]
+) -> None:
+    arguments: Any = parse_command(line.split()).arguments
+    assert (arguments.size, arguments.grid) == (sizes, grid)
+
+
+@pytest.mark.parametrize(
     ("line", "hint"),
     [
         ("plan --spcae", 'did you mean "--space"?'),

@@ -359,6 +359,11 @@ def test_a_source_sets_parts_of_the_launch(tmp_path: Path) -> None:
     texts = "".join((path / "program.txt").read_text() for path in project.programs.values())
     assert "grid = cdiv(n, 32)\nblock = 32\nsmem = 0" in texts
     assert "grid = cdiv(n, 128)\nblock = 128\nsmem = 0" in texts
+    # And a mistake in it is not the manifest's.
+    project.edit("kernels/gen.py", "cdiv(n,", "cdiv(m,")
+    place, line = project.run("plan", status=2).err.splitlines()[:2]
+    assert place.endswith('grid.x = cdiv(m, 128): unknown name "m"; known: n, unroll')
+    assert "generator =" in line
 
 
 @pytest.mark.parametrize(

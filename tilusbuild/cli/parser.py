@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -99,8 +100,9 @@ class _Parser(argparse.ArgumentParser):
         self._positionals.title = "arguments"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, but refuse unknown arguments."""
-        namespace, unknown = super().parse_known_args(args, namespace)
+        """Parse as argparse does, but refuse unknown arguments, and take `--size m=1 n=2` for one
+        size, and `--grid m=1,2 n=3` for two sides of a grid."""
+        namespace, unknown = super().parse_known_args(_join_sizes(args), namespace)
         # argparse leaves them to the parser of the verbs, which would suggest other verbs' options.
         if unknown:
             self.error("unrecognized arguments: " + " ".join(unknown))
@@ -150,6 +152,26 @@ class _Parser(argparse.ArgumentParser):
         if near is not None:
             return f'did you mean "{text_by_word[near]}"?'
         return did_you_mean(word, options, likeness=1)
+
+
+_PAIR = re.compile(r"[\w.]+(\[\d+\])?=[^=]*")
+
+
+def _join_sizes(words: Sequence[str]) -> list[str]:
+    """Return the words, where pairs NAME=N after the one of `--size` are joined to it, and each
+    after that of `--grid` has the option, too."""
+    joined: list[str] = []
+    option = previous = ""
+    for word in words:
+        if not option or not _PAIR.fullmatch(word):
+            option = previous if previous in ("--size", "--grid") else ""
+            joined.append(word)
+        elif option == "--size":
+            joined[-1] = f"{joined[-1].rstrip(',')},{word}"
+        else:
+            joined += [option, word]
+        previous = word
+    return joined
 
 
 class _TopParser(_Parser):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 from msgspec import Struct
@@ -293,7 +293,7 @@ def _make_program(
     )
     return RenderedProgram(
         program_txt=program_txt,
-        options_txt=_format_options(spec, sources, recipe, closure),
+        options_txt=_format_options(spec, sources, recipe, closure, parts),
         recipe=recipe,
         toolchain=spec.toolchain,
         closure=closure,
@@ -366,14 +366,22 @@ def _make_link_program(spec: InstanceSpec, sources: ScriptReader) -> RenderedPro
 
 
 def _format_options(
-    spec: InstanceSpec, sources: ScriptReader, recipe: Recipe, closure: Closure
+    spec: InstanceSpec,
+    sources: ScriptReader,
+    recipe: Recipe,
+    closure: Closure,
+    parts: Collection[str] = (),
 ) -> str:
-    """Return the content of `options.txt`. Raises `InputError`, at its place in the manifest, for a
-    launch value that no kernel can have."""
+    """Return the content of `options.txt`. Raises `InputError` for a launch value that no kernel
+    can have, at its place in the manifest, or at the generator for one of `parts`, which it set."""
     try:
         return format_options(recipe, spec.toolchain, sources.digest_other_headers(spec, closure))
     except ValueError as error:
         table_keys = error.keys if isinstance(error, LaunchError) else ("launch",)
+        # A tensor map that it set is an argument, too.
+        arguments = {a.name for a in recipe.signature.arguments} - spec.owner.args.keys()
+        if not {*table_keys}.isdisjoint({*parts, *arguments}):
+            table_keys = ("generator",)
         keys = spec.manifest.resolve_override(spec.script, spec.target.name, *table_keys)
         place = spec.manifest.locate_value(*keys)
         raise InputError(Diagnostic(str(error), place)) from None
