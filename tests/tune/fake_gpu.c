@@ -51,7 +51,11 @@ int cuGraphInstantiateWithFlags(uint64_t **executable, uint64_t *graph, uint64_t
   **executable = *graph;
   return flags != 0;
 }
-int cuGraphUpload(uint64_t *executable, void *stream) { (void)executable; (void)stream; return 0; }
+int cuGraphUpload(uint64_t *executable, void *stream) {
+  (void)executable;
+  (void)stream;
+  return (int)setting("FAKE_GPU_UPLOAD", 0);
+}
 int cuGraphLaunch(uint64_t *executable, void *stream) {
   (void)stream;
   note("graph", *executable);
@@ -59,7 +63,7 @@ int cuGraphLaunch(uint64_t *executable, void *stream) {
   return failed;
 }
 int cuGraphDestroy(uint64_t *graph) { free(graph); return 0; }
-int cuGraphExecDestroy(uint64_t *executable) { free(executable); return 0; }
+int cuGraphExecDestroy(uint64_t *executable) { note("destroyed", *executable); free(executable); return 0; }
 
 int fake_kernel(uint64_t nanoseconds) {
   queue(nanoseconds + (capturing ? 0 : (uint64_t)setting("FAKE_GPU_GAP_NS", 0)));

@@ -93,6 +93,13 @@ def test_the_launches_of_a_warm_sample_are_a_graph(gpu, case, kernel, tmp_path) 
     assert journal(tmp_path, "graph") == [36 * 700] * 2
 
 
+def test_a_graph_for_which_there_is_no_memory_is_destroyed(gpu, case, kernel, tmp_path) -> None:
+    answer = gpu(FAKE_GPU_UPLOAD="2").time_program(case, kernel(700), 0, 0.0)
+    assert answer.status == "ok"
+    assert journal(tmp_path, "graph") == []
+    assert len(journal(tmp_path, "destroyed")) == 2  # the worker's first sample counts in no case
+
+
 def test_a_launcher_that_waits_is_timed_in_its_stream(gpu, case, kernel, monkeypatch) -> None:
     monkeypatch.setattr(bench_module, "_MAX_DROPPED", 0)
     waiting = "extern int cuStreamSynchronize(void *); if (cuStreamSynchronize(stream)) return 1"

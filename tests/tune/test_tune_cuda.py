@@ -135,6 +135,16 @@ def test_disturbed_samples_are_told_at_the_end(directory: Path, monkeypatch) -> 
     assert again == first
 
 
+@pytest.mark.parametrize("words", [("run", "fill/0"), ("tune", "fill", "--size", "n=100")])
+def test_a_gpu_that_nothing_watches_is_told_once(
+    directory: Path, monkeypatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("FAKE_GPU_NVML", "9")
+    environment = {**on_gpu(directory), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = run_python(COMMAND, *words, "--json", cwd=directory, env=environment)
+    assert done.stderr.count("note: throttled clocks and other processes are not seen: ") == 1
+
+
 def test_run_calls_one_on_the_device(directory: Path) -> None:
     slow = run(directory, "run", "fill/0")
     assert [call["seconds"] for call in slow[:2]] == pytest.approx([5e-6, 5e-6], rel=0.01)

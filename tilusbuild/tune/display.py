@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import TextIO
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TextIO
 
 from tilusbuild.engine import events
 from tilusbuild.engine.events import Reporter
@@ -20,6 +20,12 @@ from tilusbuild.tune.bench.bench import Answer
 _PAUSE = 0.1
 _PLAIN_PAUSE = 5.0
 _ERASE = "\r\x1b[2K"
+
+
+def list_unwatched(facts: Mapping[str, Any]) -> list[str]:
+    """Return a line if NVML does not tell what disturbs the device of these facts."""
+    problem = facts.get("unwatched")
+    return [f"throttled clocks and other processes are not seen: {problem}"] if problem else []
 
 
 def list_sample_notes(answers: Iterable[Answer]) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from typing import Any
 
 from tilusbuild.builder.build import BuildRequest, build_request
 from tilusbuild.builder.project import Project
@@ -34,7 +35,7 @@ from tilusbuild.tune.bench.scores import score_samples
 from tilusbuild.tune.bench.session import ROUNDS, list_integers
 from tilusbuild.tune.bench.work import Candidate, Case
 from tilusbuild.tune.benches import LocalBenches
-from tilusbuild.tune.display import list_sample_notes
+from tilusbuild.tune.display import list_sample_notes, list_unwatched
 from tilusbuild.tune.input_rules import find_input_rules
 
 
@@ -124,9 +125,9 @@ def run_program(
     on_note: Callable[[str], None],
 ) -> list[CallLine]:
     """Call a program at each size that it serves, with cold or warm caches; return a line for each.
-    `on_note` gets a message for each other size, and for samples that were disturbed. Raises
-    `InputError`, `TilusbuildError` for a refused call, and `WorkerUnusableError` without a
-    device."""
+    `on_note` gets a message for each other size, for samples that were disturbed, and where nothing
+    tells of that. Raises `InputError`, `TilusbuildError` for a refused call, and
+    `WorkerUnusableError` without a device."""
     script = project.manifest.scripts[job.script]
     # Without a reference `run` times only; `tune` asks for --unchecked.
     unchecked = script.tune is None or not script.tune.judge_names
@@ -135,7 +136,7 @@ def run_program(
     signature, kind = job.planned.spec.signature, job.planned.target.kind
     # Only a script with rules is described: a program of any other serves all sizes.
     serves = describe_planned(project.manifest, job.planned).serves if script.serves else None
-    calls = []
+    calls, facts = [], dict[str, Any]()
     with TemporaryDirectory("run") as temporary:
         for number, size in enumerate(sizes):
             directory = os.path.join(temporary.path, str(number))
@@ -151,6 +152,9 @@ def run_program(
                 # A function returns no error.
                 has_error = check.function is not None and check.compare is None
                 calls.append(_call_program(bench, case, program, on_note, compared=has_error))
+                facts = bench.describe_device()
+    for text in list_unwatched(facts):
+        on_note(text)
     return calls
 
 

@@ -60,7 +60,7 @@ from tilusbuild.tune.bench.session import (
 )
 from tilusbuild.tune.bench.work import CallScalar, Case, make_work
 from tilusbuild.tune.benches import BenchSource, select_one_model
-from tilusbuild.tune.display import TuningReporter, list_sample_notes
+from tilusbuild.tune.display import TuningReporter, list_sample_notes, list_unwatched
 from tilusbuild.tune.input_rules import find_input_rules
 
 
@@ -368,10 +368,6 @@ def tune_instance(
         display.begin_tuning(
             script.label, f"{device}, {caches}", len(work.programs), len(sizes), len(benches)
         )
-        if facts.get("unwatched"):
-            display.print_line(
-                f"throttled clocks and other processes are not seen: {facts['unwatched']}"
-            )
         decisions = decide_cases(
             session,
             work,
@@ -385,4 +381,4 @@ def tune_instance(
         digests = {decision.case.digest for decision in decisions}
         answers = [answer for (case, *_), answer in log.answers.items() if case in digests]
         tuned = publisher.finish_tuning(project, decisions)
-        return replace(tuned, notes=list_sample_notes(answers))
+        return replace(tuned, notes=[*list_unwatched(facts), *list_sample_notes(answers)])

@@ -358,6 +358,8 @@ class CudaDevice:
             # Else the first launch of the graph would do this, in the time.
             self._call_driver("cuGraphUpload", executable, stream)
         except (LaunchRefusedError, DriverError):
+            if executable.value:
+                self._call_driver("cuGraphExecDestroy", executable)
             return None
         finally:
             if graph.value:
