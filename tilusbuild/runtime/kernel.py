@@ -154,6 +154,7 @@ class Kernel:
         except OverflowError as error:
             raise arrays.explain_overflow(self._scripts[0], args, error) from None
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            error.__suppress_context__ = True  # that the sizes were new explains nothing
             if isinstance(error, RuntimeError) and not arrays.is_conversion_error(error):
                 raise
             # Only after an error, so that a right call does not pay for looking at each argument.
