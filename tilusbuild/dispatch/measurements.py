@@ -294,7 +294,7 @@ def describe_stale_sizes(script: Script, rows: Sequence[MeasuredRow]) -> str | N
         surplus = len(lost) - _MAX_NAMED
         more = f" and {surplus} more" if surplus > 0 else ""
         parts.append(f"the programs of {'; '.join(lost[:_MAX_NAMED])}{more} are gone")
-    hint = f"`{format_command('tune', script.name)}` measures again"
+    hint = f"`{format_command('tune', script.name)}` measures the manifest's sizes again"
     return f"{script.label}: {', and '.join(parts)}; {hint}"
 
 

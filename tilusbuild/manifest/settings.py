@@ -164,7 +164,8 @@ def _find_setting(name: str, sources: SettingSources) -> Setting[str | float] | 
     """Return the first value of a setting and its source; None if no source has the setting."""
     options, program, environment, declared = sources
     values = (
-        (options.get(name), f"--{name}"),
+        # `tune` has `--repeat` for bench-repeat.
+        (options.get(name), f"--{name.removeprefix('bench-')}"),
         (program.get(name), "tilusbuild.option"),
         # An empty variable is how a shell unsets one for a single command.
         (environment.get(format_variable(name)) or None, format_variable(name)),

@@ -56,10 +56,16 @@ def parse_pair(word: str) -> tuple[str, str]:
 
 def parse_sizes(options: Iterable[str]) -> list[dict[str, Value]]:
     """Return the sizes by name of each --size. Raises `InputError`."""
-    return [
-        {name: _parse_number(word, text) for name, text in map(parse_pair, word.split(","))}
-        for word in options
-    ]
+    sizes = []
+    for word in options:
+        size: dict[str, Value] = {}
+        for name, text in map(parse_pair, word.split(",")):
+            if name in size:
+                hint = "repeat --size for one more size"
+                raise input_error(f"--size {word}: {name} is given twice", hint=hint)
+            size[name] = _parse_number(word, text)
+        sizes.append(size)
+    return sizes
 
 
 def check_seed(number: int) -> int:

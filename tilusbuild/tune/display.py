@@ -23,7 +23,7 @@ _ERASE = "\r\x1b[2K"
 
 
 def list_unwatched(facts: Mapping[str, Any]) -> list[str]:
-    """Return a line if NVML does not tell what disturbs the device of these facts."""
+    """Return a line if NVML does not answer for the device of these facts."""
     problem = facts.get("unwatched")
     return [f"throttled clocks and other processes are not seen: {problem}"] if problem else []
 

@@ -125,8 +125,8 @@ def run_program(
     on_note: Callable[[str], None],
 ) -> list[CallLine]:
     """Call a program at each size that it serves, with cold or warm caches; return a line for each.
-    `on_note` gets a message for each other size, for samples that were disturbed, and where nothing
-    tells of that. Raises `InputError`, `TilusbuildError` for a refused call, and
+    `on_note` gets a message for each other size, for samples that were disturbed, and if NVML does
+    not answer. Raises `InputError`, `TilusbuildError` for a refused call, and
     `WorkerUnusableError` without a device."""
     script = project.manifest.scripts[job.script]
     # Without a reference `run` times only; `tune` asks for --unchecked.
