@@ -297,6 +297,7 @@ def test_a_mistake_is_shown_at_its_line_with_the_schedule(
         ("kernels/gen.py:scal", "there is no function scal"),
         ("kernels/gem.py:scale", 'file not found: "kernels/gem.py"'),
         ("kernels/gen.py", '"generator"'),
+        ("kernels/gen:scale", '"generator" cannot be "kernels/gen:scale"'),
         ('kernels/gen.py:scale"\ntemplate = "x.cu', 'both "template" and "generator" are set'),
     ],
 )

@@ -22,7 +22,7 @@ from tilusbuild.arch.table import ARCHS
 from tilusbuild.errors import Diagnostic, Place, did_you_mean, find_nearest_word
 from tilusbuild.manifest.document import Document, shorten_path
 from tilusbuild.manifest.names import MAX_NAME, PACKAGE
-from tilusbuild.manifest.script_sections import split_function
+from tilusbuild.manifest.script_sections import PYTHON_FUNCTION, split_function
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.rooms import find_contributions, import_value
 from tilusbuild.runtime.dtypes import DTYPES
@@ -172,7 +172,7 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScri
     for name, script in scripts.items() if isinstance(scripts, dict) else ():
         _expand_language(document, name, script)
         generator = script.get("generator") if isinstance(script, dict) else None
-        if isinstance(generator, str) and ":" in generator:
+        if isinstance(generator, str) and re.match(PYTHON_FUNCTION, generator):
             # Headers are looked for beside the file of a script's template.
             source_file = split_function(generator)[0]
             if script.setdefault("template", source_file) != source_file:
