@@ -23,6 +23,7 @@ from tilusbuild.dispatch.measurements import (
     fold_refusals,
     group_measurements,
 )
+from tilusbuild.dispatch.model import RESOURCES
 from tilusbuild.expr import Value
 from tilusbuild.plan.measured import MeasuredRow
 from tilusbuild.runtime.naming import format_command
@@ -164,14 +165,12 @@ def _format_report(script: Script, measurements: Sequence[Measurement]) -> str:
     return "\n".join(parts)
 
 
-_RESOURCES = ("registers", "stack", "spill_stores", "spill_loads", "static_smem")
-
 ProgramMeta = Mapping[str, Any]
 
 
 def list_schedule_columns(parameters: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of `schedule.txt`."""
-    return ("index", *parameters, "status", *_RESOURCES, "dynamic_smem", "program")
+    return ("index", *parameters, "status", *RESOURCES, "dynamic_smem", "program")
 
 
 def make_schedule_rows(
@@ -191,7 +190,7 @@ def make_schedule_rows(
                 index,
                 *(values[name] for name in parameters),
                 meta["status"] if meta else "missing",
-                *(max((usage[name] for usage in usages), default=None) for name in _RESOURCES),
+                *(max((usage[name] for usage in usages), default=None) for name in RESOURCES),
                 meta.get("dynamic_smem") if meta else None,
                 program,
             )

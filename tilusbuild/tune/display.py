@@ -78,7 +78,7 @@ class TuningReporter(Reporter):
         read from the log."""
         self._runs += 1
         self._seconds += 0.0 if replayed else answer.cost
-        self._show_progress()
+        self.tick()
 
     def emit(self, event: events.Event, /) -> None:
         """Count a compile, and print a warning. Make room for the reporter of failures."""
@@ -91,9 +91,6 @@ class TuningReporter(Reporter):
 
     def tick(self) -> None:
         """Now and then print the progress."""
-        self._show_progress()
-
-    def _show_progress(self) -> None:
         now = self._now()
         # A log gets a line now and then; a terminal is redrawn as often as an eye can follow.
         if self._quiet or now - self._printed_at < (_PAUSE if self._live else _PLAIN_PAUSE):

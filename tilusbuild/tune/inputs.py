@@ -73,7 +73,11 @@ def generate_inputs(
         if argument.name in declared:
             inputs[argument.name] = declared[argument.name]
         elif argument.is_tensor:
-            inputs[argument.name] = _make_tensor(argument, evaluate_shape(argument, dims), seed)
+            shape, numpy_type = evaluate_shape(argument, dims), get_numpy_type(argument.dtype)
+            tensor_seed = make_tensor_seed(argument, seed)
+            noise = make_noise(argument.dtype, math.prod(shape), tensor_seed)
+            # A bytearray, since an array over `bytes` is read-only.
+            inputs[argument.name] = np.frombuffer(bytearray(noise), numpy_type).reshape(shape)
         elif argument.dtype == POINTER or is_struct(argument.dtype):
             inputs[argument.name] = None  # null; a struct waits for the numbers of the others
         elif argument.name in sizes:
@@ -174,7 +178,11 @@ def check_sizes(signature: Signature, sizes: Mapping[str, Value]) -> dict[str, i
     dims = {a.name: _look_up_size(a, sizes, signature) for a in signature.dimensions}
     for argument in signature.value_arguments:
         if is_struct(argument.dtype):
-            _check_members(argument, sizes)
+            for member, name in _list_members(argument):
+                if name in sizes:
+                    check_number(name, member.dtype, sizes[name])
+                elif member.dtype == POINTER:
+                    raise _make_address_error(name)
         elif argument.dtype == POINTER and argument.bytes is None and sizes.get(argument.name) != 0:
             raise _make_address_error(argument.name)
     return dims
@@ -242,13 +250,6 @@ def make_tensor_seed(argument: Argument, seed: int) -> str:
     return f"{seed} {argument.name}"
 
 
-def _make_tensor(argument: Argument, shape: tuple[int, ...], seed: int) -> Input:
-    numpy_type = get_numpy_type(argument.dtype)
-    data = make_noise(argument.dtype, math.prod(shape), make_tensor_seed(argument, seed))
-    # A bytearray, since an array over `bytes` is read-only.
-    return np.frombuffer(bytearray(data), numpy_type).reshape(shape)
-
-
 def _draw_scalar(argument: Argument, random: np.random.Generator) -> Input:
     """Return a random scalar: an integer of the declared range (1 to 4 without one), else a number
     as of `_draw_number`. A draw advances `random`."""
@@ -291,15 +292,6 @@ def widen_floats(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.name in _ML_DTYPES_NAMES:
         return value.astype(np.float32)
     return value
-
-
-def _check_members(argument: Argument, sizes: Mapping[str, Value]) -> None:
-    """Raise `InputError` for a size that its member cannot have, and for a missing address."""
-    for member, name in _list_members(argument):
-        if name in sizes:
-            check_number(name, member.dtype, sizes[name])
-        elif member.dtype == POINTER:
-            raise _make_address_error(name)
 
 
 def _make_struct(
