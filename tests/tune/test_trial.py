@@ -16,6 +16,7 @@ from tilusbuild.signature.model import Argument, Signature
 from tilusbuild.signature.parsing import join_arguments, parse_argument
 from tilusbuild.tune import functions, inputs, prepare
 from tilusbuild.tune.bench import elements
+from tilusbuild.tune.bench.work import CaseArgument
 from tilusbuild.tune.prepare import OutputCheck
 
 
@@ -164,7 +165,9 @@ def test_values_are_those_of_the_inputs(dtype: str) -> None:
 
 def test_the_worst_element_is_named() -> None:
     got, want = struct.pack("<6f", *range(6)), struct.pack("<6f", 0, 1, 2, 3, 9, 6)
-    error, mismatch = elements.compare_outputs("y", (2, 3), got, "f32", want, "f32", 1e-6, 0.0)
+    error, mismatch = elements.compare_outputs(
+        CaseArgument("y", "f32", (2, 3), rtol=1e-6), got, want
+    )
     assert error == 5.0
     assert str(mismatch) == "y[1, 1] is 4, expected 9; 2 of 6 elements are wrong"
 
@@ -183,14 +186,18 @@ def test_the_worst_element_is_named() -> None:
 )
 def test_what_is_not_finite_must_be_the_same(got: float, want: float, right: bool) -> None:
     one, other = struct.pack("<f", got), struct.pack("<f", want)
-    error, mismatch = elements.compare_outputs("y", (1,), one, "f32", other, "f32", 0.5, 0.5)
+    error, mismatch = elements.compare_outputs(
+        CaseArgument("y", "f32", (1,), rtol=0.5, atol=0.5), one, other
+    )
     assert (mismatch is None) == right
     assert error == (0.0 if right else math.inf)
 
 
 def test_integers_are_compared_as_whole_numbers() -> None:
     got, want = struct.pack("<q", 2**62 + 1), struct.pack("<q", 2**62)
-    _, mismatch = elements.compare_outputs("y", (1,), got, "i64", want, "i64", 0.5, 0.5)
+    _, mismatch = elements.compare_outputs(
+        CaseArgument("y", "i64", (1,), rtol=0.5, atol=0.5), got, want
+    )
     assert mismatch is not None
 
 
@@ -209,5 +216,5 @@ def test_a_reference_has_the_shape_of_its_output(want: Any) -> None:
 def test_the_numbers_of_a_mismatch_differ() -> None:
     """Given two numbers that are equal in six digits, then more digits are shown."""
     got, want = (struct.pack("<f", value) for value in (-1.699731, -1.699732))
-    _, mismatch = elements.compare_outputs("y", (1,), got, "f32", want, "f32", 1e-9, 0.0)
+    _, mismatch = elements.compare_outputs(CaseArgument("y", "f32", (1,), rtol=1e-9), got, want)
     assert mismatch == "y[0] is -1.69973099, expected -1.69973195; 1 of 1 elements are wrong"

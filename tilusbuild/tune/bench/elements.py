@@ -22,6 +22,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from tilusbuild.runtime.dtypes import DTYPES, FLOATS
+from tilusbuild.tune.bench.work import CaseArgument
 
 # Bits of the mantissa (IEEE 754; bfloat16; OCP 8-bit floating point, 1.0).
 _MANTISSA_BITS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52, "f8e4m3": 3, "f8e5m2": 2}
@@ -31,21 +32,14 @@ _LARGEST_F8 = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
 _SCALE_TYPE = "f8e8m0"
 
 
-def compare_outputs(
-    name: str,
-    shape: Sequence[int],
-    got: bytes,
-    dtype: str,
-    want: bytes,
-    want_dtype: str,
-    rtol: float,
-    atol: float,
-) -> tuple[float, str | None]:
-    """Return the largest absolute difference (infinite where one side is not finite), and which
-    element is furthest outside the tolerance, in words."""
+def compare_outputs(output: CaseArgument, got: bytes, want: bytes) -> tuple[float, str | None]:
+    """Return the largest absolute difference of the elements of an output (infinite where one side
+    is not finite), and which of them is furthest outside the tolerance, in words."""
     if not got:
         return 0.0, None
-    tolerance = (rtol, atol) if dtype in FLOATS else (0.0, 0.0)
+    dtype, shape = output.dtype, output.shape or ()
+    want_dtype = output.want or dtype
+    tolerance = (output.rtol, output.atol) if dtype in FLOATS else (0.0, 0.0)
     # There are two functions for the same: NumPy takes milliseconds where plain Python takes
     # seconds, but a package is also checked on machines without NumPy.
     numpy = _import_numpy()
@@ -57,7 +51,7 @@ def compare_outputs(
         return comparison.error, None
     offset, value, expected = comparison.worst
     got_text, want_text = _format_apart(value, expected)
-    element = f"{name}{_unravel_index(offset, shape)} is {got_text}, expected {want_text}"
+    element = f"{output.name}{_unravel_index(offset, shape)} is {got_text}, expected {want_text}"
     message = f"{element}; {comparison.wrong} of {math.prod(shape)} elements are wrong"
     return comparison.error, message
 

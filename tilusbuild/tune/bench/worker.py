@@ -319,16 +319,7 @@ class Buffers:
         digest = hashlib.sha256(argument.name.encode() + b"\0" + data).digest()
         if digest in self._right_outputs:
             return self._right_outputs[digest]
-        error, mismatch = compare_outputs(
-            argument.name,
-            argument.shape or (),
-            data,
-            argument.dtype,
-            want,
-            argument.want or argument.dtype,
-            argument.rtol,
-            argument.atol,
-        )
+        error, mismatch = compare_outputs(argument, data, want)
         if mismatch is not None:
             raise WrongResultError(mismatch, error)
         self._right_outputs[digest] = error
