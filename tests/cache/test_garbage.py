@@ -25,7 +25,7 @@ from tilusbuild.cache.index import (
     read_index,
     record_build,
 )
-from tilusbuild.cache.scripts import publish_script
+from tilusbuild.cache.scripts import ScriptRecord, publish_script
 from tilusbuild.cache.tree import Tree
 from tilusbuild.cache.verify import verify_cache
 from tilusbuild.errors import TilusbuildError
@@ -335,9 +335,21 @@ def test_a_build_of_one_level_leaves_the_other_programs(cache: Tree, sample: Sam
     for name in ("a", "b", "c"):
         sample.program(name)
     whole, default, other = (sample.record(names) for names in (["a", "b"], ["a"], ["c"]))
-    for record, listed in ((whole, whole), (default, whole), (other, other), (whole, whole)):
+
+    def list_after(record: ScriptRecord, edition: int, level: int = 2) -> object:
         publish_script(cache, record)
+        origin = {"tilus.toml": f"edition {edition}"}
         scripts = [(record.directory, record.hash)]
-        record_build(cache, MANIFEST, "p", scripts, replace=False)
-        found = read_index(cache)[MANIFEST].scripts
-        assert found == ((listed.directory, listed.hash),)
+        record_build(
+            cache, MANIFEST, "p", scripts, replace=False, keeps_larger=level < 2, origin=origin
+        )
+        (listed,) = read_index(cache)[MANIFEST].scripts
+        return listed[1]
+
+    assert list_after(whole, 1) == whole.hash
+    assert list_after(default, 1, level=0) == whole.hash
+    assert list_after(other, 1, level=0) == other.hash
+    assert list_after(whole, 1) == whole.hash
+    assert list_after(default, 2, level=0) == default.hash, "what the edit removed is not loaded"
+    assert list_after(whole, 2) == whole.hash
+    assert list_after(default, 2) == default.hash

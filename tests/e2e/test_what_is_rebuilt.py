@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import tilusbuild
 from support import scale
 from support.project import NewProject, Project
 
@@ -172,6 +173,23 @@ def test_an_edit_that_keeps_size_and_time(project: Project):
     os.utime(template, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert template.stat().st_size == before.st_size
     assert project.compiled() == 2
+
+
+def test_a_build_of_a_script_leaves_nothing_that_its_space_has_lost(project: Project):
+    """A lower level leaves the programs of a higher one, as long as no file has changed."""
+
+    def count_loaded(*words: str) -> int:
+        project.build(*words)
+        return len(tilusbuild.load("scale", where=project.cache).programs)
+
+    assert count_loaded() == 2
+    assert count_loaded("scale", "--level", "0") == 2
+    project.edit("tilus.toml", "range = [1, 2]", "range = [2, 2]")
+    assert count_loaded("scale") == 1
+    project.edit("tilus.toml", "range = [2, 2]", "range = [1, 2]")
+    assert count_loaded("-t", "cpu") == 2
+    project.edit("tilus.toml", "range = [1, 2]", "range = [1, 1]")
+    assert count_loaded("scale", "--level", "0") == 1
 
 
 def test_another_compiler_and_its_revert(project: Project, tmp_path: Path):

@@ -183,6 +183,7 @@ def publish_plan(
                 plan.project,
                 [(instance.directory, instance.hash) for instance in plan.instances],
                 replace=root is not None or selection.is_whole,
+                keeps_larger=selection.level < 2,
                 origin={} if root else describe_origin(project.manifest.root, inputs),
                 before_write=restore_directories,
             )

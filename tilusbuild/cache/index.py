@@ -99,6 +99,7 @@ def record_build(
     scripts: Sequence[tuple[str, str]],
     *,
     replace: bool = True,
+    keeps_larger: bool = False,
     host: str = HOST,
     origin: Mapping[str, str] = {},
     before_write: Callable[[], None] = lambda: None,
@@ -107,9 +108,9 @@ def record_build(
 
     `before_write` is called under the lock that keeps `gc` away, so that it can make missing
     scripts again. Without `replace`, for a build of a part, the scripts are added; each replaces an
-    earlier one of the same constants and target unless that has all of its programs. A missing or
-    damaged index is made again. `host` is another machine's name, whose build was copied. Raises
-    `CacheError`.
+    earlier one of the same constants and target. With `keeps_larger`, for a build of a lower level,
+    one with more programs stays if it has the same inputs. A missing or damaged index is made
+    again. `host` is another machine's name, whose build was copied. Raises `CacheError`.
     """
     if manifest.startswith(JIT_ROOT_PREFIX):
         for script in scripts:
@@ -118,7 +119,7 @@ def record_build(
                 os.utime(tree.script_path(*script), follow_symlinks=False)
     built = BuiltProject(name, tuple(sorted(set(scripts))), host, origin)
     projects = _read_or_begin_index(tree)
-    merged = _merge_build(tree, projects, manifest, built, replace)
+    merged = _merge_build(tree, projects, manifest, built, replace, keeps_larger)
     # Compared without the lock: most builds change nothing, and must not wait for a collection.
     if merged == projects and os.path.exists(tree.path(layout.INDEX)):
         return
@@ -128,7 +129,9 @@ def record_build(
     ):
         before_write()
         # Read again, under the lock: another build may have changed it since.
-        merged = _merge_build(tree, _read_or_begin_index(tree), manifest, built, replace)
+        merged = _merge_build(
+            tree, _read_or_begin_index(tree), manifest, built, replace, keeps_larger
+        )
         tree.put_file(tree.path(layout.INDEX), _seal_index(merged))
 
 
@@ -198,6 +201,7 @@ def _merge_build(
     manifest: str,
     built: BuiltProject,
     replace: bool,
+    keeps_larger: bool,
 ) -> dict[str, BuiltProject]:
     """Return the projects with the scripts of a build added to the project of `manifest`, or, with
     `replace`, in the place of all that it had."""
@@ -208,7 +212,9 @@ def _merge_build(
         projects[f"{manifest}#{earlier_inode}"] = earlier
         earlier = projects.pop(f"{manifest}#{inode}", None)
     if earlier is not None and not replace:
-        scripts = tuple(sorted(_merge_scripts(tree, earlier.scripts, built.scripts)))
+        # After an edit, an earlier script with more programs may have some that are gone.
+        keeps_larger = keeps_larger and built.origin.items() <= earlier.origin.items()
+        scripts = tuple(sorted(_merge_scripts(tree, earlier.scripts, built.scripts, keeps_larger)))
         built = structs.replace(built, scripts=scripts, origin={**earlier.origin, **built.origin})
     return _drop_scripts_listed_twice({**projects, manifest: built})
 
@@ -219,12 +225,15 @@ def _get_inode(project: BuiltProject | None) -> str:
 
 
 def _merge_scripts(
-    tree: Tree, earlier_scripts: Sequence[tuple[str, str]], scripts: Sequence[tuple[str, str]]
+    tree: Tree,
+    earlier_scripts: Sequence[tuple[str, str]],
+    scripts: Sequence[tuple[str, str]],
+    keeps_larger: bool,
 ) -> set[tuple[str, str]]:
     """Return the scripts of a project after a build of some: `earlier_scripts`, and `scripts`.
 
-    Of two scripts of one instance only one stays: the new one, or the earlier one if it has all
-    programs of the new one, as a build of a higher level has. Raises as `read_script_txt`.
+    Of two scripts of one instance only one stays: the new one, or with `keeps_larger` the earlier
+    one if it has all programs of the new one. Raises as `read_script_txt`.
     """
     merged = set(scripts)
     script_of_instance = {_identify_instance(tree, script): script for script in scripts}
@@ -234,7 +243,7 @@ def _merge_scripts(
         new = None if instance is None else script_of_instance.get(instance)
         if new is None:
             merged.add(earlier)
-        elif _read_programs(tree, new) <= _read_programs(tree, earlier):
+        elif keeps_larger and _read_programs(tree, new) <= _read_programs(tree, earlier):
             merged.discard(new)
             merged.add(earlier)
     return merged
