@@ -191,6 +191,23 @@ def test_two_containers_have_other_projects_at_one_path(machine: Machine) -> Non
     assert added(work) == 5
 
 
+def test_a_name_that_is_not_there_gets_hints_of_what_can_be_loaded(machine: Machine) -> None:
+    """Given a cache with a project's `scale` and the `shift` of another."""
+    needs_cxx()
+    build_at(machine.directory / "p", Made("p", "cpu", 1))
+    other = Project(machine.work).write_all(files_of(Made("q", "cpu", 1)))
+    other.edit("tilus.toml", "[script.scale", "[script.shift")
+    other.run("build")
+    os.chdir(machine.work)
+    for name, hint in {
+        "scales": "known: shift",
+        "shif": 'did you mean "shift"?',
+        "scale": "another project has it: `tilusbuild build` makes this one's, where= names the ",
+    }.items():
+        with pytest.raises(LoadError, match=re.escape(f"'{name}'\n  {hint}")):
+            tilusbuild.load(name)
+
+
 def test_a_project_is_known_again(machine: Machine, monkeypatch) -> None:
     """Given a built project, when a file is edited, then its last build is loaded still; when it is
     copied or moved, it is known by its files; a new checkout at its path with others is

@@ -154,8 +154,7 @@ def _search(
     `place_of`, by their paths. Raises as `_find_instances`."""
     directory, start = to_snake_case(name.script), get_working_directory()
     found: list[Script] = []
-    script_names: set[str] = set()
-    searched: list[str] = []
+    searched: list[SearchRoot] = []
     for root in find_search_roots(where):
         for place in root.list_places(directory, start):
             if key is not None:
@@ -171,14 +170,19 @@ def _search(
                 chosen = _choose_instances(name, preferred, place_of, target, params)
                 if target or not device.may_have_cuda() or any(s.kind == "cuda" for s in chosen):
                     return chosen
-        script_names.update(root.list_script_names())
-        searched.append(f"{root.path} ({root.origin})")
+        searched.append(root)
     if found:
         return _choose_instances(name, found, place_of, target, params)
-    hint = did_you_mean(directory, script_names)
-    if directory in script_names:
-        hint = "that of this project is not built: `tilusbuild build`; where= names another's"
-    lines = [*([hint] if hint else []), "searched:", *(f"  {tree}" for tree in searched)]
+    names = {(each, root) for root in searched for each in root.list_script_names()}
+    hint = None
+    with suppress(LoadError):  # a damaged index, which hides no script here
+        # Of the scripts in a cache that projects share, only some can be loaded here.
+        loadable = (each for each, root in names if root.list_places(each, start))
+        hint = did_you_mean(directory, loadable)
+    if directory in dict(names):
+        hint = "another project has it: `tilusbuild build` makes this one's, where= names the other"
+    trees = (f"  {root.path} ({root.origin})" for root in searched)
+    lines = [*([hint] if hint else []), "searched:", *trees]
     raise LoadError(f"there is no script {name.script!r}", lines)
 
 
