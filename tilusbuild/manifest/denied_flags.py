@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tilusbuild.manifest.table import format_toml
+from tilusbuild.runtime.errors import find_nearest_word
 
 
 class DeniedFlag(NamedTuple):
@@ -82,7 +83,7 @@ _LINK_FLAG = re.compile(
 # Libraries of the compilers and of the system, which the fingerprint covers by their headers.
 _TOOLCHAIN_LIBRARY = re.compile(r"-l(m|dl|rt|pthread|c|stdc\+\+|gomp|atomic|quadmath|cuda)")
 # nvcc's own, which begin as a library does.
-_NVCC_WORDS = re.compile(r"-l(ineinfo|to|toir)")
+_NVCC_WORDS = ("-lineinfo", "-lto", "-ltoir")
 # The options for tools that link nothing of the host: `-l…` means something else to them.
 _DEVICE_TOOLS = re.compile(r"-X(ptxas|fatbin|cudafe|nvlink)|--(ptxas|fatbin|nvlink)-options")
 _PASS_ON_FLAG = re.compile(r"-X\w+|--\w+-options|-mllvm")
@@ -144,7 +145,7 @@ def list_flag_problems(
             yield number, message, f"write {', '.join(map(format_toml, arguments))}"
         elif remedy is not None:
             yield number, f'"{flag}" is set by tilusbuild', remedy
-        elif flag.startswith("-0") and not is_passed_on:
+        elif flag.startswith("-0"):
             yield number, f'"{flag}" begins with a zero', f'write "-O{flag[2:]}"'
         elif unsafe and names_flag_file(flag):
             yield number, f'"{flag}" names a file of flags', _FLAG_FILE
@@ -229,7 +230,7 @@ def _find_reason(flag: str, before: str, *, cpu: bool) -> tuple[str, str] | None
     """
     if not _SHELL_SAFE.fullmatch(flag):
         return "has characters that a shell reads", "macros go into defines"
-    if not cpu and _NVCC_WORDS.fullmatch(flag):
+    if not cpu and flag in _NVCC_WORDS:
         return None
     tool = before if _PASS_ON_FLAG.fullmatch(before) else flag.partition("=")[0]
     is_for_linker = _DEVICE_TOOLS.fullmatch(tool) is None
@@ -238,7 +239,9 @@ def _find_reason(flag: str, before: str, *, cpu: bool) -> tuple[str, str] | None
             if pattern.fullmatch(part):
                 return reason, remedy
         if is_for_linker and _LINK_FLAG.fullmatch(part) and not _TOOLCHAIN_LIBRARY.fullmatch(part):
-            return "links a file that no hash covers", _LIBRARY_KEYS
+            near = None if cpu else find_nearest_word(part, _NVCC_WORDS, likeness=0.8)
+            remedy = _LIBRARY_KEYS if near is None else f'write "{near}"'
+            return "links a file that no hash covers", remedy
         if _names_file(part):
             return "names a file or a directory that no hash covers", _INCLUDES
     return None
