@@ -94,6 +94,18 @@ TWO_STEPS = (
             ["flags: -O3 → -O2"],
         ),
         (COMMAND, TWO_STEPS, ["flags: -lineinfo"]),
+        (
+            f"target = sm_80\n{COMMAND}[generated]\n{'ab' * 32}  launcher.c\n",
+            f"target = sm_90\n{TWO_STEPS}[generated]\n{'cd' * 32}  launcher.c\n".replace(
+                " -lineinfo", ""
+            ),
+            ["target changed: sm_80 → sm_90"],
+        ),
+        (
+            f"[generated]\n{'ab' * 32}  launcher.c\n",
+            f"[generated]\n{'cd' * 32}  launcher.c\n",
+            ["generated file launcher.c changed"],
+        ),
         (TWO_STEPS, COMMAND, ["flags: no -lineinfo"]),
         (COMMAND, COMMAND.replace("-O3", "-O3 --maxrregcount 40"), ["flags: --maxrregcount 40"]),
         (
@@ -104,7 +116,7 @@ TWO_STEPS = (
     ],
 )
 def test_each_difference_is_named(before: str, after: str, reasons: list[str]) -> None:
-    assert list(list_differences(before, after)) == reasons
+    assert list(list_differences([before], [after])) == reasons
 
 
 # Compiler arguments with values of the program, and a script's own language standard.

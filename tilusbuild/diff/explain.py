@@ -50,23 +50,25 @@ _SECTION_NAMES = {
 }
 
 
-def list_differences(before: str, after: str) -> tuple[str, ...]:
-    """Return the differences between two texts of the same kind, in words and in their order."""
-    old = parse_sections(_SOURCE_DIGEST.sub("/tilusbuild", before))
-    new = parse_sections(_SOURCE_DIGEST.sub("/tilusbuild", after))
-    differences = []
-    # Dicts and not sets, which have no order: first what the new text has, then what it lost.
-    for title in {**new, **old}:
-        old_values, new_values = old.get(title, {}), new.get(title, {})
-        # Further steps and words of commands follow from the flags.
-        if title == "commands" and (flags := _describe_flags(old_values, new_values)):
-            differences.append(flags)
-            continue
-        for key in {**new_values, **old_values}:
-            old_value, new_value = old_values.get(key), new_values.get(key)
-            if old_value != new_value:
-                differences.append(_describe_difference(title, key, old_value, new_value))
-    return tuple(differences)
+def list_differences(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
+    """Return the differences between the texts of two programs, in words and in their order."""
+    differences: list[str] = []
+    # Commands and generated files follow from the rest, and from the flags in the commands.
+    consequences: list[str] = []
+    for texts in zip(before, after, strict=True):
+        old, new = (parse_sections(_SOURCE_DIGEST.sub("/tilusbuild", text)) for text in texts)
+        # Dicts and not sets, which have no order: first what the new text has, then what it lost.
+        for title in {**new, **old}:
+            old_values, new_values = old.get(title, {}), new.get(title, {})
+            if title == "commands" and (flags := _describe_flags(old_values, new_values)):
+                differences.append(flags)
+            follows = title in ("commands", "generated")
+            (consequences if follows else differences).extend(
+                _describe_difference(title, key, old_values.get(key), new_values.get(key))
+                for key in {**new_values, **old_values}
+                if old_values.get(key) != new_values.get(key)
+            )
+    return tuple(differences or consequences)
 
 
 def _describe_flags(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
@@ -97,7 +99,7 @@ def _find_flags(words: Sequence[str], other_words: Sequence[str]) -> str:
 
 def _describe_difference(title: str, key: str, before: str | None, after: str | None) -> str:
     """Return one difference in words. `before` is None for an added line, `after` for a removed
-    one. Of a command only the words that differ are named; of a header no value is."""
+    one. Of a command only the words that differ are named; of a file no value is."""
     if title == "" and key == "source":
         return "the rendered source changed"
     if title == "commands" and before is not None and after is not None:
@@ -111,8 +113,8 @@ def _describe_difference(title: str, key: str, before: str | None, after: str | 
     # A header of the project has the name that its author knows.
     key = key.removeprefix(f"{PROJECT}/") if title == "headers" else key
     name = f"{_SECTION_NAMES.get(title, title)} {key}".strip()
-    # The values of headers are digests, which say nothing to a person.
-    has_value = title != "headers"
+    # The values of files are digests, which say nothing to a person.
+    has_value = title not in ("headers", "generated")
     if before is None:
         return f"{name} is new" + (f": {after}" if has_value else "")
     if after is None:
@@ -194,8 +196,7 @@ def explain_program(
         if entry.status != Status.BUILT:
             reasons = (locate_reason(job, entry.reason),)
         return ExplanationLine(label, program, entry.status, reasons)
-    program_txt, options_txt = texts
-    last_program = last.get(make_match_key(program_txt))
+    last_program = last.get(make_match_key(texts[0]))
     if not last:
         reasons = ("the cache has no earlier build of it",)
     elif last_program is None:
@@ -205,9 +206,7 @@ def explain_program(
     elif (last_texts := _read_texts(cache, last_program)) is None:
         reasons = ("the last build's entry is missing",)
     else:
-        last_program_txt, last_options_txt = last_texts
-        reasons = list_differences(last_program_txt, program_txt)
-        reasons += list_differences(last_options_txt, options_txt)
+        reasons = list_differences(last_texts, texts)
     return ExplanationLine(label, program, Status.MISSING, reasons)
 
 

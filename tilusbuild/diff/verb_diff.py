@@ -220,17 +220,19 @@ def _list_reasons(
     a: PackageSide, b: PackageSide, program_a: str, program_b: str
 ) -> tuple[str, ...]:
     """Return the differences between the texts of two programs. Raises `TilusbuildError`."""
-    reasons: list[str] = []
+    return list_differences(_read_texts(a, program_a), _read_texts(b, program_b))
+
+
+def _read_texts(side: PackageSide, program: str) -> list[str]:
+    """Return the texts of a program. Raises `TilusbuildError`."""
+    texts = []
     for name in layout.TEXTS:
-        texts = []
-        for side, program in ((a, program_a), (b, program_b)):
-            path = os.path.join(side.root, layout.PROGRAMS, program, name)
-            try:
-                texts.append(read_text(path, "surrogateescape"))
-            except OSError as error:
-                raise TilusbuildError(f"{path} cannot be read: {error.strerror}") from None
-        reasons += list_differences(*texts)
-    return tuple(reasons)
+        path = os.path.join(side.root, layout.PROGRAMS, program, name)
+        try:
+            texts.append(read_text(path, "surrogateescape"))
+        except OSError as error:
+            raise TilusbuildError(f"{path} cannot be read: {error.strerror}") from None
+    return texts
 
 
 def _diff_tables(old: Script, new: Script) -> Iterator[ChangeLine]:
