@@ -89,19 +89,20 @@ def test_the_values_of_an_option_are_offered(tmp_path: Path, shell: str) -> None
 
 
 @pytest.mark.parametrize("shell", _ASK)
-def test_the_names_of_scripts_and_targets_are_offered(tmp_path: Path, shell: str) -> None:
+def test_the_names_of_scripts_targets_and_packages_are_offered(tmp_path: Path, shell: str) -> None:
     project = Project(tmp_path).write_all(
-        {"tilus.toml": manifest(), "kernels/scale.cu.j2": TEMPLATE}
+        {"tilus.toml": manifest() + "[package.few]\n", "kernels/scale.cu.j2": TEMPLATE}
     )
     lines = [
         "tilusbuild build ",
         "tilusbuild run sc",
         "tilusbuild plan scale s",
         "tilusbuild tune -t c",
+        "tilusbuild package f",
     ]
-    scripts, begun, second, targets = offered(tmp_path, shell, lines)
+    scripts, *names = offered(tmp_path, shell, lines)
     assert "scale" in scripts
-    assert (begun, second, targets) == (["scale"], ["scale"], ["cpu"])
+    assert names == [["scale"], ["scale"], ["cpu"], ["few"]]
     project.write("tilus.toml", "no manifest [")
     assert offered(tmp_path, shell, ["tilusbuild run sc"]) in ([], [[]])
 

@@ -1,7 +1,8 @@
 """`tilusbuild completions SHELL`: a script that makes a shell complete our command lines.
 
 The script has all verbs and options in it, so that completing them starts nothing. For the names
-of scripts and targets it runs this verb, which reads the manifest as `plan` does, and runs nothing.
+of scripts, targets and packages it runs this verb, which reads the manifest as `plan` does, and
+runs nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from tilusbuild.manifest.library import SOURCES
 from tilusbuild.report.jsonl import declare_line
 
 SHELLS = ("bash", "zsh", "fish")
-NAMES = ("scripts", "targets")
+NAMES = ("scripts", "targets", "packages")
 # Names that `--help` has for files, packages and caches among them.
 _FILE_METAVARS = ("FILE", "PATH", "PEM", "LOG", "A", "B")
 _DIRECTORY_METAVARS = ("DIR",)
-_NAME_METAVARS = ("SCRIPT", "PROGRAM", "SCRIPT|DIR")
+_SCRIPT_METAVARS = ("SCRIPT", "PROGRAM", "SCRIPT|DIR")
 
 
 class CompletionsArgs(Common, frozen=True, kw_only=True):
     shell: str = positional(
         "SHELL",
         choices=(*SHELLS, *NAMES),
-        help="bash, zsh or fish; with scripts or targets: their names in this project",
+        help=f"bash, zsh or fish; with {', '.join(NAMES)}: their names in this project",
     )
 
 
@@ -40,9 +41,9 @@ def run(arguments: CompletionsArgs) -> int:
     if arguments.shell in NAMES:
         with options.open_project(arguments, remembered=True) as project:
             manifest = project.manifest
-            scripts = (name.removesuffix(SOURCES) for name in manifest.scripts)
-            names = scripts if arguments.shell == "scripts" else manifest.targets
-            text = "".join(f"{name}\n" for name in dict.fromkeys(names))
+            names = getattr(manifest, arguments.shell)
+            names = dict.fromkeys(name.removesuffix(SOURCES) for name in names)
+            text = "".join(f"{name}\n" for name in names)
     else:
         text = _generate_script(arguments.shell)
     if arguments.json:
@@ -65,10 +66,12 @@ def _generate_script(shell: str) -> str:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar in _DIRECTORY_METAVARS:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-        elif action.metavar in _NAME_METAVARS:
+        elif action.metavar in _SCRIPT_METAVARS:
             action.complete = _complete_names("scripts")  # type: ignore[attr-defined]
         elif "--target" in action.option_strings:
             action.complete = _complete_names("targets")  # type: ignore[attr-defined]
+        elif action.metavar == "PACKAGE":
+            action.complete = _complete_names("packages")  # type: ignore[attr-defined]
     return shtab.complete(parser, shell).rstrip("\n") + "\n"
 
 

@@ -1,4 +1,4 @@
-"""`tilusbuild package [NAME]`: package the cache for distribution."""
+"""`tilusbuild package [PACKAGE]`: package the cache for distribution."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FORMATS = tuple(find_contributions("package format"))
 
 
 class PackageArgs(DeviceCompilerArgs, frozen=True, kw_only=True):
-    name: str | None = optional("NAME", help="which [package.NAME] of the manifest (default: all)")
+    name: str | None = optional("PACKAGE", help="a [package.NAME] of the manifest (default: all)")
     formats: tuple[str, ...] = repeated(
         "--format",
         metavar="F",
