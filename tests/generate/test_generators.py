@@ -9,6 +9,7 @@ import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,25 @@ def test_a_search_for_a_library_is_known_and_its_own_directory_no_input(tmp_path
     reads = run_python(code, env=environment, cwd=tmp_path).stdout.split()
     assert "file:/etc/ld.so.cache" in reads
     assert not {"untracked:", "env:OWN", "env:TMPDIR"} & set(reads)
+
+
+def test_an_import_reads_the_names_of_modules_only(tmp_path: Path) -> None:
+    # Given a process that looks for a module in a directory, without success,
+    code = (
+        "import sys; from tilusbuild.generate.reads import ReadsNoter\n"
+        "noter = ReadsNoter(); noter.install(); sys.path.insert(0, sys.argv[1])\n"
+        "try: import nosuch\nexcept ImportError: print(*noter.take_fresh())"
+    )
+    environment = {**os.environ, "TMPDIR": "/nowhere"}
+    reads = run_python(code, str(tmp_path), env=environment, cwd=tmp_path).stdout.split()
+    # then it depends on the modules and packages there, and on no other names.
+    assert f"dir:{tmp_path}" not in reads
+    assert f"modules:{tmp_path}" in reads
+    digests = [digest_read(f"modules:{tmp_path}", {})]
+    for name in ("README.md", ".git/", "x.py", "y.abi3.so", "package/"):
+        (tmp_path / name).mkdir() if name[-1] == "/" else (tmp_path / name).touch()
+        digests.append(digest_read(f"modules:{tmp_path}", {}))
+    assert [a == b for a, b in pairwise(digests)] == [True, True, False, False, False]
 
 
 def test_of_a_package_that_looks_at_all_variables_only_its_own_are_noted(tmp_path: Path) -> None:

@@ -55,9 +55,11 @@ def digest_read(name: str, environment: Mapping[str, str]) -> str:
     if kind == "stamp":
         return repr(tuple(read_device_stamp(value).stamp))
     try:
-        if kind == "dir":
+        if kind in ("dir", "modules"):
+            is_counted = _is_importable if kind == "modules" else bool
             with os.scandir(value) as entries:
-                return sha256_text("\0".join(sorted(e.name for e in entries if not _is_cache(e))))
+                names = (e.name for e in entries if is_counted(e) and not _is_cache(e))
+                return sha256_text("\0".join(sorted(names)))
         if kind == "file" and os.path.isdir(value):
             return DIRECTORY
         if kind == "file":
@@ -70,6 +72,11 @@ def digest_read(name: str, environment: Mapping[str, str]) -> str:
 def _is_cache(entry: os.DirEntry[str]) -> bool:
     """Return whether an entry is a cache, which a first import or build adds."""
     return entry.name == "__pycache__" or os.path.exists(os.path.join(entry.path, "CACHEDIR.TAG"))
+
+
+def _is_importable(entry: os.DirEntry[str]) -> bool:
+    """Return whether an import may find an entry: a module, or a directory that is a package."""
+    return entry.name.endswith((".py", ".so")) or ("." not in entry.name and entry.is_dir())
 
 
 class ReadsNoter:
@@ -98,7 +105,7 @@ class ReadsNoter:
         self._unnoted += (os.path.join(os.environ["TMPDIR"], ""),)
         self._own_directory = digest_read("env:TMPDIR", os.environ)
         noter, environ = self, os.environ
-        sys.path_hooks.insert(0, _find_uncached)
+        sys.path_hooks.insert(0, self._find_uncached)
         sys.path_importer_cache.clear()
 
         class NotingEnvironment(type(environ)):  # type: ignore[misc]
@@ -154,6 +161,36 @@ class ReadsNoter:
             case _ if event.startswith(_NETWORK):
                 raise PermissionError(errno.EACCES, NO_NETWORK)
 
+    def _find_uncached(self, path: str) -> Any:
+        """Return the finder of a directory that is not of an installed package. Raises
+        `ImportError` for others."""
+        if f"{os.path.abspath(path)}/".startswith((*_SITE, *_STANDARD, _OWN)) or not os.path.isdir(
+            path
+        ):
+            raise ImportError
+        noter = self
+
+        class NotingFinder(importlib.machinery.FileFinder):
+            def _fill_cache(self) -> None:
+                noter._note_path("modules", path)
+                with noter._pause():  # its listing has names that no import finds
+                    super()._fill_cache()  # type: ignore[misc]
+
+        return NotingFinder(
+            path,
+            (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+            (UncachedLoader, importlib.machinery.SOURCE_SUFFIXES),
+        )
+
+    @contextlib.contextmanager
+    def _pause(self) -> Iterator[None]:
+        """Note nothing that this thread reads while the context is open."""
+        was_busy, self._state.is_busy = getattr(self._state, "is_busy", False), True
+        try:
+            yield
+        finally:
+            self._state.is_busy = was_busy
+
     def _add_output(self, path: Any) -> None:
         if isinstance(path, str | bytes | os.PathLike):
             self._outputs.add(os.path.abspath(os.fsdecode(path)))
@@ -178,15 +215,12 @@ class ReadsNoter:
         name = f"{kind}:{value}"
         if name in self._known or getattr(self._state, "is_busy", False):
             return
-        self._state.is_busy = True
-        try:
+        with self._pause():
             self._known.add(name)
             stamp = None if kind in ("env", "untracked") else read_device_stamp(value)
             digest = digest_read(name, os.environ)
             if digest != self._own_directory:
                 self._fresh[name] = digest, stamp
-        finally:
-            self._state.is_busy = False
 
 
 def _find_input(program: Any, arguments: Any) -> str | None:
@@ -230,17 +264,3 @@ class UncachedLoader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> Any:
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
-
-
-def _find_uncached(path: str) -> Any:
-    """Return the finder of a directory that is not of an installed package. Raises `ImportError`
-    for others."""
-    if f"{os.path.abspath(path)}/".startswith((*_SITE, *_STANDARD, _OWN)) or not os.path.isdir(
-        path
-    ):
-        raise ImportError
-    return importlib.machinery.FileFinder(
-        path,
-        (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
-        (UncachedLoader, importlib.machinery.SOURCE_SUFFIXES),
-    )

@@ -287,7 +287,7 @@ class GeneratedRenderer(Renderer):
             return super().resolve_path(template)
         if DIRECTORY in (self._digests.get(template), self._current.get(template)):
             return os.path.join(value, "")
-        return value if kind in ("file", "dir", "stamp") else os.sep
+        return value if kind in ("file", "dir", "modules", "stamp") else os.sep
 
     @property
     def first_stamps(self) -> Mapping[str, DeviceStamp]:
