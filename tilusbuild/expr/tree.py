@@ -171,6 +171,14 @@ def is_number(node: Node, is_number_name: Callable[[str], bool]) -> bool:
             return is_number(node.yes, is_number_name) or is_number(node.no, is_number_name)
         case Binary(op="&" | "|" | "^"):
             return is_number(node.left, is_number_name) or is_number(node.right, is_number_name)
+        case Logic():
+            # As in C, a name, bits and a remainder may be tested for zero there.
+            return any(
+                is_number(item, is_number_name)
+                for item in node.items
+                if not isinstance(item, Name)
+                and not (isinstance(item, Binary) and item.op in ("&", "|", "^", "%"))
+            )
         case _:
             return not is_boolean(node)
 

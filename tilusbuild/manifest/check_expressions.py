@@ -253,7 +253,10 @@ def _check_condition(
                 column = [to_row(row)[place : place + 1] for row in rows]
                 # 0 and 1 are what a macro of C++ has for false and true.
                 return any(value not in (0, 1) for values in column for value in values)
-        return name in script.args or is_alignment(name)
+        prefix, _, key = name.partition(".")
+        if prefix == "facts":
+            return checks.manifest.targets[target].facts.get(key, 0) not in (0, 1)
+        return name in script.args or is_alignment(name) or prefix == "arch"
 
     if _is_number(source, is_number_name):
         hint = 'compare it with a limit, as in "threads * vector <= 1024"'
