@@ -201,6 +201,7 @@ def test_an_import_reads_the_names_of_modules_only(tmp_path: Path) -> None:
     code = (
         "import sys; from tilusbuild.generate.reads import ReadsNoter\n"
         "noter = ReadsNoter(); noter.install(); sys.path.insert(0, sys.argv[1])\n"
+        "from importlib import metadata; metadata.entry_points()\n"
         "try: import nosuch\nexcept ImportError: print(*noter.take_fresh())"
     )
     environment = {**os.environ, "TMPDIR": "/nowhere"}

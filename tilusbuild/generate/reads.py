@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib.machinery
+import importlib.metadata
 import importlib.util
 import os
 import subprocess
@@ -39,6 +40,11 @@ _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "pla
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _WALK = ItemsView.__iter__.__code__
 _SPAWN: Any = subprocess.Popen._posix_spawn.__code__  # type: ignore[attr-defined]
+_SEARCHES: Any = (
+    importlib.machinery.FileFinder._fill_cache.__code__,  # type: ignore[attr-defined]
+    importlib.metadata.FastPath.children.__code__,  # type: ignore[attr-defined]
+)
+"""The functions of Python that list a directory for modules, and for installed packages."""
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
 _NETWORK = tuple(
     f"socket.{name}" for name in ("connect", "bind", "sendto", "sendmsg", "getaddrinfo", "gethost")
@@ -75,8 +81,9 @@ def _is_cache(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_importable(entry: os.DirEntry[str]) -> bool:
-    """Return whether an import may find an entry: a module, or a directory that is a package."""
-    return entry.name.endswith((".py", ".so")) or ("." not in entry.name and entry.is_dir())
+    """Return whether an entry may be a module, a package, or the data of an installed package."""
+    is_package = "." not in entry.name and entry.is_dir()
+    return is_package or entry.name.endswith((".py", ".so", ".dist-info", ".egg-info"))
 
 
 class ReadsNoter:
@@ -105,7 +112,7 @@ class ReadsNoter:
         self._unnoted += (os.path.join(os.environ["TMPDIR"], ""),)
         self._own_directory = digest_read("env:TMPDIR", os.environ)
         noter, environ = self, os.environ
-        sys.path_hooks.insert(0, self._find_uncached)
+        sys.path_hooks.insert(0, _find_uncached)
         sys.path_importer_cache.clear()
 
         class NotingEnvironment(type(environ)):  # type: ignore[misc]
@@ -141,7 +148,8 @@ class ReadsNoter:
                 else:
                     self._note_path("file", path)
             case "os.listdir" | "os.scandir":
-                self._note_path("dir", "." if args[0] is None else args[0])
+                kind = "modules" if sys._getframe(1).f_code in _SEARCHES else "dir"
+                self._note_path(kind, "." if args[0] is None else args[0])
             case "os.mkdir":
                 self._add_output(args[0])
             case "os.rename":
@@ -160,36 +168,6 @@ class ReadsNoter:
                 self._note("untracked", "")
             case _ if event.startswith(_NETWORK):
                 raise PermissionError(errno.EACCES, NO_NETWORK)
-
-    def _find_uncached(self, path: str) -> Any:
-        """Return the finder of a directory that is not of an installed package. Raises
-        `ImportError` for others."""
-        if f"{os.path.abspath(path)}/".startswith((*_SITE, *_STANDARD, _OWN)) or not os.path.isdir(
-            path
-        ):
-            raise ImportError
-        noter = self
-
-        class NotingFinder(importlib.machinery.FileFinder):
-            def _fill_cache(self) -> None:
-                noter._note_path("modules", path)
-                with noter._pause():  # its listing has names that no import finds
-                    super()._fill_cache()  # type: ignore[misc]
-
-        return NotingFinder(
-            path,
-            (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
-            (UncachedLoader, importlib.machinery.SOURCE_SUFFIXES),
-        )
-
-    @contextlib.contextmanager
-    def _pause(self) -> Iterator[None]:
-        """Note nothing that this thread reads while the context is open."""
-        was_busy, self._state.is_busy = getattr(self._state, "is_busy", False), True
-        try:
-            yield
-        finally:
-            self._state.is_busy = was_busy
 
     def _add_output(self, path: Any) -> None:
         if isinstance(path, str | bytes | os.PathLike):
@@ -215,12 +193,15 @@ class ReadsNoter:
         name = f"{kind}:{value}"
         if name in self._known or getattr(self._state, "is_busy", False):
             return
-        with self._pause():
+        self._state.is_busy = True
+        try:
             self._known.add(name)
             stamp = None if kind in ("env", "untracked") else read_device_stamp(value)
             digest = digest_read(name, os.environ)
             if digest != self._own_directory:
                 self._fresh[name] = digest, stamp
+        finally:
+            self._state.is_busy = False
 
 
 def _find_input(program: Any, arguments: Any) -> str | None:
@@ -264,3 +245,17 @@ class UncachedLoader(importlib.machinery.SourceFileLoader):
     def get_code(self, fullname: str) -> Any:
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
+
+
+def _find_uncached(path: str) -> Any:
+    """Return the finder of a directory that is not of an installed package. Raises `ImportError`
+    for others."""
+    if f"{os.path.abspath(path)}/".startswith((*_SITE, *_STANDARD, _OWN)) or not os.path.isdir(
+        path
+    ):
+        raise ImportError
+    return importlib.machinery.FileFinder(
+        path,
+        (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+        (UncachedLoader, importlib.machinery.SOURCE_SUFFIXES),
+    )
