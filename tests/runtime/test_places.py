@@ -246,3 +246,13 @@ def test_a_tie_says_what_resolves_it(machine: Machine, made: dict[Made, Project]
     (command,) = re.findall("`tilusbuild (.*?)`", str(caught.value))
     command_line.run(machine.work, *shlex.split(command))
     assert added() == 1
+
+
+def test_an_installation_warns_of_a_tie(machine: Machine, made: dict[Made, Project]) -> None:
+    """Given a package in a cache, when another project's is installed, then of the same target with
+    a warning, and of another target without."""
+    machine.put("package", made[Made("p", "cpu", 1)])
+    for target in TARGETS:
+        (package,) = (made[Made("q", target, 1)].directory / "dist").iterdir()
+        said = command_line.run(machine.work, "install", package).err
+        assert ("warning: package p-cpu 1 has scale cpu, too" in said) == (target == "cpu"), said

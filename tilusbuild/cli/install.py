@@ -55,7 +55,7 @@ def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
     """Check a package's signature and install it. A package of a foreign cache is installed by the
     optional part that knows the cache. Return the exit status."""
     from tilusbuild.errors import input_error
-    from tilusbuild.package.install import install_package
+    from tilusbuild.package.install import install_package, list_ties
     from tilusbuild.package.names import load_command
     from tilusbuild.package.read import open_package
 
@@ -79,6 +79,11 @@ def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
         print(
             f"installed {listing.title} {listing.version} into {cache.root}:"
             f" {format_count(programs, 'program')}, {result.new} of them new ({result.size} bytes)"
+        )
+    for label, place in list_ties(cache, listing):
+        options.print_message(
+            f"warning: {place} has {label}, too: `load` takes that of the project around the"
+            " working directory, else neither\n"
         )
     return 0
 

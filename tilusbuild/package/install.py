@@ -8,7 +8,9 @@ correct cache: the next one finds the published programs, and a sweep removes th
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -29,6 +31,7 @@ from tilusbuild.package.errors import no_package, not_reproduced
 from tilusbuild.package.extract import Limits, check_limits, check_members
 from tilusbuild.package.listing import FileList, ScriptEntry, parse_list
 from tilusbuild.package.model import Reader
+from tilusbuild.runtime.loading import is_tie
 from tilusbuild.runtime.regular import read_bytes
 from tilusbuild.runtime.script import read_script
 from tilusbuild.runtime.sealed import CorruptFileError
@@ -93,6 +96,23 @@ def _unpack_and_publish(reader: Reader, cache: Tree, listing: FileList, missing:
             _publish_missing(cache, listing, missing, private.path)
     finally:
         private.discard()
+
+
+def list_ties(cache: Tree, listing: FileList) -> Iterator[tuple[str, str]]:
+    """Yield the label of each instance of an installed package, with the other package or manifest
+    that has one of these constants for the same calls in the cache. Raises `CorruptFileError` and
+    `LoadError`."""
+    for key, project in read_index(cache).items():
+        is_package = key.startswith(ROOT)
+        if key == ROOT + listing.title or not (is_package or os.path.isabs(key)):
+            continue
+        paths = {pair: cache.script_path(*pair) for pair in project.scripts}
+        for entry, (pair, path) in itertools.product(listing.scripts, paths.items()):
+            if pair[0] != entry.pair[0] or pair == entry.pair or not os.path.isdir(path):
+                continue
+            one, other = read_script(cache.script_path(*entry.pair)), read_script(path)
+            if one.params == other.params and is_tie(one, other):
+                yield one.label, f"package {project.name}" if is_package else key
 
 
 def uninstall_package(cache: Tree, name: str) -> None:

@@ -271,13 +271,18 @@ def _select_runnable(scripts: list[Script], place_of: Mapping[str, Place]) -> li
     return list(distinct.values())
 
 
+def is_tie(one: Script, other: Script) -> bool:
+    """Return whether two instances of a script are for one architecture, or are called in other
+    ways: then no device can choose."""
+    return one.code.archs == other.code.archs or _describe_call(one) != _describe_call(other)
+
+
 def _check_places(scripts: list[Script], place_of: Mapping[str, Place]) -> None:
     """Raise `LoadError` when two places have other instances for one architecture, or instances
     with other arguments."""
     for one, other in itertools.combinations(scripts, 2):
         places = place_of[one.path], place_of[other.path]
-        is_tie = one.code.archs == other.code.archs or _describe_call(one) != _describe_call(other)
-        if is_tie and places[0] is not places[1]:
+        if is_tie(one, other) and places[0] is not places[1]:
             remedies = [f"{places[0].remedy} ({one.label})", f"{places[1].remedy} ({other.label})"]
             raise LoadError(f"several places have {one.name}: choose one", remedies)
 
