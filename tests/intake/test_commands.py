@@ -306,9 +306,16 @@ def test_sources_that_are_not_taken_are_noted(folder: Path) -> None:
 
 def test_a_program_that_compiles_nothing_makes_no_library(folder: Path) -> None:
     names = ("bash -c 'echo -c csrc/one.cu'", "sha256sum -c csrc/one.cu", "wc -c csrc/one.cu")
+    names += ("echo nvcc -c csrc/one.cu -o one.o",)
     draft = drafted(folder, *names, "nvcc -M csrc/two.cu", "./wrapped -c csrc/two.cu -o two.o")
     assert [library.sources for library in draft.libraries] == [["csrc/two.cu"]]
     assert list(draft.notes) == ["assumed, because nothing says what to compile for: sm_80"]
+
+
+@pytest.mark.parametrize("launcher", ["nice -n 5 env A=1 ccache", "timeout 60", "./own -ccbin g++"])
+def test_a_launcher_may_have_options(folder: Path, launcher: str) -> None:
+    (library,) = drafted(folder, f"{launcher} nvcc '-DL=1\\,2' -c csrc/one.cu -o o.o").libraries
+    assert library.defines == {"L": "1,2"}
 
 
 def test_an_rpath_is_taken_entry_by_entry(folder: Path) -> None:

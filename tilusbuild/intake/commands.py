@@ -25,6 +25,7 @@ _DROPPED_FLAGS = re.compile(
 )
 """Flags that tilusbuild passes itself, or that change no code of a kernel."""
 
+_PRINTERS = ("echo", "printf", ":")
 _LINKER = re.compile(r"(.*-)?ld(\.\w+)?(-[\d.]+)?")
 _LD_OPTIONS_WITH_VALUE = frozenset(
     ["-rpath", "-rpath-link", "-soname", "-h", "-z", "-m", "-T", "-e", "-R", "-u", "-Map"]
@@ -305,9 +306,15 @@ def collect_outputs(
             words = _to_archive_words(words)
         elif _LINKER.fullmatch(tool):
             words = [*_to_driver_words(words)]
-        # A compiler with an unknown name, such as a wrapper script, is recognized by its words.
-        elif not COMPILER.fullmatch(tool) and not _makes_object(words):
-            continue
+        elif not COMPILER.fullmatch(tool):
+            # A compiler with an unknown name, such as a wrapper script, is recognized by its words.
+            if tool in _PRINTERS or not _makes_object(words):
+                continue
+            # A launcher with options and a compiler, as in `nice -n 5 nvcc`.
+            for n, word in enumerate(words):
+                if COMPILER.fullmatch(get_tool_name(word)) and words[n - 1] != "-ccbin":
+                    tool, words = get_tool_name(word), words[n + 1 :]
+                    break
         if "clang" in tool:
             draft.add_note(f"compiled by {tool} there, and by g++ here (cxx in [toolchain])")
         parsed = parse_arguments(words, directory, tool)
