@@ -305,8 +305,8 @@ def test_sources_that_are_not_taken_are_noted(folder: Path) -> None:
 
 
 def test_a_program_that_compiles_nothing_makes_no_library(folder: Path) -> None:
-    names = ("bash -c 'echo -c csrc/one.cu'", "sha256sum -c csrc/one.cu", "wc -c csrc/one.cu")
-    names += ("echo nvcc -c csrc/one.cu -o one.o",)
+    names = ["bash -c 'echo -c csrc/one.cu'", "sha256sum -c csrc/one.cu", "wc -c csrc/one.cu"]
+    names += ["echo nvcc -c csrc/one.cu -o one.o"]
     draft = drafted(folder, *names, "nvcc -M csrc/two.cu", "./wrapped -c csrc/two.cu -o two.o")
     assert [library.sources for library in draft.libraries] == [["csrc/two.cu"]]
     assert list(draft.notes) == ["assumed, because nothing says what to compile for: sm_80"]
