@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -127,6 +128,17 @@ def test_the_next_one_removes_what_a_killed_command_left(tmp_path, monkeypatch) 
     monkeypatch.setattr(os, "listdir", Mock(side_effect=PermissionError))
     with TemporaryDirectory("third") as made:
         assert os.path.isdir(made.path)
+
+
+def test_a_process_without_descriptors_leaves_no_directory(tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            TemporaryDirectory("tool", str(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert os.listdir(tmp_path) == []
 
 
 def test_what_another_one_has_beside_a_place_stays(tmp_path: Path) -> None:

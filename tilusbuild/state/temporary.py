@@ -44,7 +44,12 @@ class TemporaryDirectory:
             self.path = tempfile.mkdtemp(prefix=f"{dot}{_PREFIX}{purpose}-", dir=top)
             # Another process may sweep the directory before it is locked: then a new one is made.
             with suppress(FileNotFoundError):
-                self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                except OSError:  # such as no more descriptors
+                    with suppress(OSError):
+                        os.rmdir(self.path)
+                    raise
                 with suppress(OSError):  # no locks on this file system: nothing is swept there
                     fcntl.flock(self._lock, fcntl.LOCK_EX)
                 if os.path.exists(self.path):
