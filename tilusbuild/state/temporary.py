@@ -47,8 +47,7 @@ class TemporaryDirectory:
                 try:
                     self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
                 except OSError:  # such as no more descriptors
-                    with suppress(OSError):
-                        os.rmdir(self.path)
+                    os.rmdir(self.path)
                     raise
                 with suppress(OSError):  # no locks on this file system: nothing is swept there
                     fcntl.flock(self._lock, fcntl.LOCK_EX)
