@@ -220,8 +220,14 @@ def test_a_static_library_is_for_another_link(new_project: NewProject, tmp_path:
     subprocess.run(["g++", tmp_path / "main.cpp", made, "-o", tmp_path / "main"], check=True)
     subprocess.run([tmp_path / "main"], check=True)
     elsewhere = project.copy(tmp_path / "other", cache=False)
+    elsewhere.edit("tilus.toml", "libbackend.a", "renamed.a")  # an archive has no name of its own
     elsewhere.build()
-    assert (elsewhere.directory / "out/cpu/libbackend.a").read_bytes() == made.read_bytes()
+    assert (elsewhere.directory / "out/cpu/renamed.a").read_bytes() == made.read_bytes()
+    scripts = [
+        {digest: (path / "module/compile.sh").read_text() for digest, path in each.programs.items()}
+        for each in (project, elsewhere)
+    ]
+    assert scripts[0] == scripts[1]
 
 
 def test_a_library_is_packaged_without_its_objects_and_found_by_name(backend, tmp_path):

@@ -73,12 +73,13 @@ def make_library_link(
         sonames, torch_paths = find_torch_libraries(spec.torch_place)
         probed_paths = (*probed_paths, *torch_paths)
         needed = (*needed, *sonames)
+    # What links to the output asks for it by the name of the file that it found, unless that is an
+    # archive.
+    output = "" if library_section.kind == "static" else library_section.output
+    file_name = os.path.basename(f"lib{spec.script}.so" if output is None else output)
     link = replace(
         _make_link(library_section, library_files),
-        # What links to the output asks for it by the name of the file that it found.
-        soname=os.path.basename(library_section.output or f"lib{spec.script}.so").replace(
-            "{target}", spec.target.name
-        ),
+        soname=file_name.replace("{target}", spec.target.name),
         inputs=tuple(header.name for header in object_files),
         needed=needed,
         cudart=library_section.cudart,
