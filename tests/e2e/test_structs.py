@@ -95,8 +95,9 @@ def test_every_kind_of_value_arrives(built: Project) -> None:
         record[name] = 0 if value is None else value
     structure = Params(1.5, -(1 << 40), (ctypes.c_uint8 * 3)(1, 2, 200), None, 0x3C00, 0.1)
     logged = {**NUMBERS, "log": ctypes.addressof(calls), "beta": np.float64(0.1)}
+    unlogged = {**NUMBERS, "log": ctypes.c_void_p()}
     given = (NUMBERS, record, record[()], structure, bytes(structure), bytearray(record), logged)
-    for value in given:
+    for value in (*given, unlogged):
         for size, variant in ((8, 0), (9, 1)):
             x = np.zeros(size)
             take(value, SMALL, x)

@@ -205,6 +205,16 @@ def test_a_size_that_lies_in_the_list(hand, carrier, change, tmp_path) -> None:
     assert refusal(hand.write(carrier, tmp_path), limits).kind == "ChangedFile"
 
 
+@pytest.mark.parametrize(("key", "other"), [("ptx", True), ("toolkit", "12.0")])
+def test_a_target_that_the_list_invents(hand: Hand, key: str, other: object, tmp_path) -> None:
+    value = json.loads(hand.listing.encode())
+    for target in value["targets"].values():
+        target[key] = other
+    hand.list_bytes = rfc8785.dumps(value)
+    found = problems(hand.write("directory", tmp_path))
+    assert any("disagree on the target" in str(error) for error in found)
+
+
 def test_constants_that_the_list_invents(hand: Hand, tmp_path: Path) -> None:
     value = json.loads(hand.listing.encode())
     value["scripts"][0]["params"] = {"dtype": '"f64"'}
