@@ -140,6 +140,13 @@ def test_rows_of_another_device_or_level_are_no_mistake(declared: Marks) -> None
     assert kernel.select(n=64).source == "default"
 
 
+def test_a_cost_without_declared_keys_reads_any_dimension(declared: Marks) -> None:
+    declared.edit("tilus.toml", 'keys = ["n"]\n', "")
+    write(declared, row(64, 3, sizes={}, seconds=None, cost="1e-9 * n"))
+    assert "warning" not in declared.run("build").err
+    assert chosen(declared) == (3, "fitted")
+
+
 def test_rows_without_a_program_are_counted_in_one_warning(declared: Marks) -> None:
     """Rows of other targets and constants are not: they are for other builds."""
     others = row(64, 9, target="gone"), row(64, 9, params={"dtype": "f16"})

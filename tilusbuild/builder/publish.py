@@ -289,10 +289,10 @@ def list_dispatch_notices(project: Project, plan: Plan) -> tuple[str, ...]:
         dispatch = section.dispatch
         if dispatch is not None and dispatch.measured is not None:
             from tilusbuild.dispatch.committed import describe_unused_rows
+            from tilusbuild.dispatch.describe import find_dispatch_keys
 
-            notices.append(
-                describe_unused_rows(project.cache, instance, dispatch.measured, dispatch.keys)
-            )
+            keys = find_dispatch_keys(dispatch, instance)
+            notices.append(describe_unused_rows(project.cache, instance, dispatch.measured, keys))
     return tuple(notice for notice in notices if notice)
 
 

@@ -146,6 +146,14 @@ def _describe_argument(argument: Argument) -> dict[str, Any]:
     }
 
 
+def find_dispatch_keys(
+    dispatch: DispatchSection | None, instance: PlannedInstance
+) -> tuple[str, ...]:
+    """Return the arguments that the choice depends on: the declared keys, or all dimensions."""
+    dimensions = instance.spec.signature.dimensions
+    return (dispatch and dispatch.keys) or tuple(argument.name for argument in dimensions)
+
+
 def describe_bucket(bucket: BucketSection | None) -> str | list[int] | dict[str, int]:
     """Return a bucket as `script.json` has it."""
     if bucket is None:
@@ -165,9 +173,7 @@ def _describe_dispatch(
     metas: Sequence[ProgramMeta | None],
 ) -> dict[str, Any]:
     """Return the table "dispatch" of `script.json`. Raises `InputError` for a wrong model."""
-    # Without declared keys the choice depends on all dimensions.
-    dimensions = tuple(argument.name for argument in instance.spec.signature.dimensions)
-    keys = (dispatch and dispatch.keys) or dimensions
+    keys = find_dispatch_keys(dispatch, instance)
     sections = dispatch.bucket if dispatch else {}
     buckets = {key: describe_bucket(sections.get(key)) for key in keys}
     described_model = None
