@@ -49,9 +49,9 @@ ELSEWHERE = {
     ("cache verify", "garbage"),
     ("preflight", "problem"),
 }
-"""What needs a foreign cache, a device, both compilers or a broken project: other tests do."""
+"""Lines of other tests: they need a foreign cache, a device, both compilers or a broken project."""
 VERBS_ELSEWHERE = {"cache package", "cache pull", "cache push", "import", "watch"}
-"""What needs another system, a server, or never ends: other tests do."""
+"""The verbs that other tests run: they need another system or a server, or never end."""
 TEMPLATE = """\
 constexpr int unroll = {{ unroll }};
 extern "C" void scale(float a, const float *x, float *y, long long n) {

@@ -93,8 +93,9 @@ def make_missing_file_error(root: str, name: str, place: Place | None = None) ->
 def _find_similar(full: str, name: str) -> str | None:
     """Return a hint on a missing file: that its directory is missing, or the nearest name in the
     directory; None if no name is near. `name` is the path as written, `full` its full path."""
-    if "\\" in name and os.path.exists(full.replace("\\", "/")):
-        return f'write "{name.replace(chr(92), "/")}"'
+    slashed_name = name.replace("\\", "/")
+    if slashed_name != name and os.path.exists(full.replace("\\", "/")):
+        return f'write "{slashed_name}"'
     directory, base = os.path.split(full)
     try:
         names = os.listdir(directory)
