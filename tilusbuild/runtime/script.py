@@ -11,7 +11,6 @@ to the last bucket. `dispatch.c` does the same arithmetic.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tilusbuild.runtime.dtypes import WHOLE
 from tilusbuild.runtime.errors import CorruptCacheError, make_read_error
 from tilusbuild.runtime.naming import format_instance_name
-from tilusbuild.runtime.regular import read_bytes
+from tilusbuild.runtime.regular import read_bytes, sha256_text
 from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
 from tilusbuild.runtime.semantics import (
     MAX_ALIGNMENT,
@@ -255,7 +254,7 @@ def read_script(path: str) -> Script:
         raise CorruptCacheError(f"{path}/{FILE} is malformed: {problem}") from None
     # The seal shows that the file is whole; script.txt shows that it belongs to this script.
     text = _read_file(path, TEXT)
-    if hashlib.sha256(text).hexdigest() != digest:
+    if sha256_text(text) != digest:
         raise CorruptCacheError(f"{path} is not named by the hash of its {TEXT}")
     if script.hash != digest or parse_listed_programs(text) != script.programs:
         raise CorruptCacheError(f"{path}/{FILE} does not belong to the {TEXT} beside it")

@@ -7,10 +7,11 @@ changed in a single bit does not open.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
+
+from tilusbuild.runtime.regular import sha256_text
 
 _END = b"\n}\n"
 _SEAL = b',\n "digest": "'
@@ -56,4 +57,4 @@ def unseal_json(data: bytes) -> dict[str, Any]:
 
 
 def _digest_text(text: bytes) -> bytes:
-    return hashlib.sha256(text).hexdigest().encode()
+    return sha256_text(text).encode()

@@ -21,7 +21,6 @@ chosen by the package that calls.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -29,7 +28,7 @@ from typing import Any, NamedTuple
 from tilusbuild.runtime import option
 from tilusbuild.runtime.errors import CorruptCacheError, LoadError, make_read_error
 from tilusbuild.runtime.naming import format_command
-from tilusbuild.runtime.regular import read_bytes, try_read_bytes, try_stat
+from tilusbuild.runtime.regular import read_bytes, sha256_text, try_read_bytes, try_stat
 from tilusbuild.runtime.sealed import CorruptFileError, unseal_json
 from tilusbuild.runtime.where import (
     MANIFEST_NAME,
@@ -207,7 +206,7 @@ def identify_directory(directory: str) -> str:
 def digest_file(path: str) -> str | None:
     """Return 16 digits of the sha256 of a file; None for one that cannot be read."""
     data = try_read_bytes(path)
-    return None if data is None else hashlib.sha256(data).hexdigest()[:16]
+    return None if data is None else sha256_text(data)[:16]
 
 
 def find_search_roots(where: object) -> Iterator[SearchRoot]:

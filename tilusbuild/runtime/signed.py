@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import importlib
 import json
 import os
@@ -20,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tilusbuild.runtime.errors import LoadError
-from tilusbuild.runtime.regular import read_bytes, sha256_file
+from tilusbuild.runtime.regular import read_bytes, sha256_file, sha256_text
 from tilusbuild.runtime.script import parse_listed_programs
 
 LIST, SIGNATURE = "tilus-package.json", "attestations/signature.json"
@@ -50,7 +49,7 @@ def _read_signed_digests(root: str, key: str) -> Mapping[str, str]:
     signature_path = f"{root}/{SIGNATURE}"
     payload = verify_envelope(signature_path, _read_file(root, SIGNATURE), key)
     # The digest is of the bytes that were read: the file may change afterwards.
-    digest = hashlib.sha256(encoded_list).hexdigest()
+    digest = sha256_text(encoded_list)
     try:
         statement = json.loads(payload)
         is_release = (statement["_type"], statement["predicateType"]) == (STATEMENT, RELEASE)
