@@ -4,12 +4,13 @@
     python scripts/mutants.py --seed 1 --only 17              one again, with what pytest says
 
 Mutants are drawn at random, with the seed, over the packages where a mistake costs most. The tests
-of these packages run once, with pytest-cov, to know which of them execute which line. Then each
-mutant runs, in a copy of the tree, against the tests that execute its line; where none does (what
-runs at import, or in a child process), against its package's. The first failure kills it; so does
-a time-out, as an endless loop would. The price: the slow tests, those that run nvcc and those of
-other packages do not run, so that the share is a lower bound, to be compared with that of another
-revision under the same seed.
+of these packages run once, with pytest-cov, to know which of them execute which line, and for how
+long. Then each mutant runs, in a copy of the tree, against the tests that execute its line; where
+none does (what runs at import, or in a child process), against its package's. The quickest come
+first, and only as many as take `--seconds` together. The first failure kills the mutant; so does a
+run that takes five times as long, as an endless loop would. The price: the slow tests, those that
+run nvcc and those of other packages do not run, so that the share is a lower bound, to be compared
+with that of another revision under the same seed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
 import coverage
 
@@ -125,37 +128,54 @@ def draw(root: str, number: int, seed: int) -> list[Mutant]:
     return random.Random(seed).sample(found, number)  # noqa: S311
 
 
-def executing(root: str) -> tuple[coverage.CoverageData, list[str]]:
-    """Run the tests once; return which test executed which line, and the tests that failed."""
+class Trial(NamedTuple):
+    """What the tests do without a mutant."""
+
+    lines: coverage.CoverageData
+    """Which test executes which line."""
+    seconds: dict[str, float]
+    """How long each test takes, by its name."""
+    failed: list[str]
+    """The tests that fail, which are left out."""
+
+
+def try_tests(root: str) -> Trial:
+    """Run the tests of a tree once, without a mutant."""
     tests = [f"tests/{name}" for name in TESTS if os.path.isdir(f"{root}/tests/{name}")]
     command = [sys.executable, "-m", "pytest", "-n", "2", *_CHOSEN, "--cov=tilusbuild"]
-    command += ["--cov-context=test", "--cov-report=", "-rfE", *tests]
+    command += ["--cov-context=test", "--cov-report=", "-rfE"]
+    command += ["--durations=0", "--durations-min=0", *tests]
     environment = {**os.environ, "PYTHONPATH": root, "COVERAGE_FILE": f"{root}/lines"}
     ran = subprocess.run(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ran.stdout, re.MULTILINE)
+    seconds: dict[str, float] = {}
+    for number, name in re.findall(r"^([0-9.]+)s \w+ +(.+)$", ran.stdout, re.MULTILINE):
+        seconds[name] = seconds.get(name, 0) + float(number)
     data = coverage.CoverageData(f"{root}/lines")
     data.read()
-    return data, failed
+    return Trial(data, seconds, failed)
 
 
-def select_tests(mutant: Mutant, root: str, lines: coverage.CoverageData) -> list[str]:
-    """Return the tests that execute a mutant's line, those of its package first, or all of its
-    package."""
-    found = lines.contexts_by_lineno(os.path.join(root, mutant.path)).get(mutant.line, [])
-    package = mutant.path.split("/")[1]
-    own = f"tests/{package}"
-    tests = sorted({n.partition("|")[0] for n in found if n}, key=lambda n: (own not in n, n))
-    names = (name for name in TESTS if name.startswith(package))
-    return tests or [f"tests/{name}" for name in names if os.path.isdir(f"{root}/tests/{name}")]
+def select_tests(mutant: Mutant, root: str, trial: Trial, most: float) -> list[str]:
+    """Return the tests that execute a mutant's line, or those of its package: the quickest, of
+    `most` seconds together."""
+    contexts = trial.lines.contexts_by_lineno(os.path.join(root, mutant.path)).get(mutant.line, [])
+    tests = {context.partition("|")[0] for context in contexts if context}
+    if not tests:
+        package = mutant.path.split("/")[1]
+        tests = {name for name in trial.seconds if name.startswith(f"tests/{package}")}
+    tests -= {*trial.failed}
+    ordered = sorted(tests, key=lambda name: (trial.seconds.get(name, 0), name))
+    sums = accumulate(trial.seconds.get(name, 0) for name in ordered)
+    return [name for name, total in zip(ordered, sums, strict=True) if total <= most]
 
 
-def run(root: str, tests: Sequence[str], left_out: Sequence[str], seconds: int, show: bool) -> bool:
+def run(root: str, tests: Sequence[str], seconds: float, show: bool) -> bool:
     """Run tests until one fails; return whether one did."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(tests))
         file.flush()
         command = [sys.executable, "-m", "pytest", "-x", *_CHOSEN, f"@{file.name}"]
-        command += [f"--deselect={name}" for name in left_out]
         environment = {**os.environ, "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1"}
         output = None if show else subprocess.DEVNULL
         try:
@@ -164,15 +184,15 @@ def run(root: str, tests: Sequence[str], left_out: Sequence[str], seconds: int, 
             )
         except subprocess.TimeoutExpired:
             return True
-    # 5: all that execute the line are left out. 2 and 4: a mutant that cannot be imported.
-    return ran.returncode not in (0, 5)
+    # 2 and 4: a mutant that cannot be imported.
+    return ran.returncode != 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Count the mutants that the tests kill.")
     parser.add_argument("--number", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=int, default=300, help="for one run of tests")
+    parser.add_argument("--seconds", type=float, default=60, help="of tests, for each mutant")
     parser.add_argument("--only", type=int, help="the mutant of this number alone")
     parser.add_argument("--first", type=int, default=0, help="go on from the mutant of this number")
     given = parser.parse_args()
@@ -182,8 +202,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         copy = os.path.join(scratch, "tree")
         shutil.copytree(root, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "build"))
-        lines, failed = executing(copy)
-        print(f"{len(failed)} tests fail without a mutant and are left out", *failed, sep="\n  ")
+        trial = try_tests(copy)
+        note = f"{len(trial.failed)} tests fail without a mutant and are left out"
+        print(note, *trial.failed, sep="\n  ")
         for number, mutant in enumerate(drawn):
             if given.only not in (None, number) or number < given.first:
                 continue
@@ -194,7 +215,8 @@ def main() -> None:
                 with open(path, "wb") as file:
                     file.write(mutant.of(text))
                 show = given.only is not None
-                dead = run(copy, select_tests(mutant, copy, lines), failed, given.seconds, show)
+                tests = select_tests(mutant, copy, trial, given.seconds)
+                dead = bool(tests) and run(copy, tests, 5 * given.seconds, show)
             finally:
                 with open(path, "wb") as file:
                     file.write(text)
