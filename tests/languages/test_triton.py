@@ -93,6 +93,21 @@ def test_the_cubins_are_those_of_triton_itself(project: Project, tmp_path: Path)
     assert project.compiled() == 0
 
 
+def test_a_file_that_asks_for_a_gpu_is_compiled(project: Project, tmp_path: Path) -> None:
+    # Given a file that asks a GPU for its configurations, and calls its kernel at its end,
+    device = "device = triton.runtime.driver.active.get_current_target()\n"
+    tuned = "@triton.autotune([*range(device.arch)], key=[])\n@triton.jit"
+    asking = KERNELS.replace("@triton.jit", f"{device}{tuned}") + "softmax[(1,)](device, 0, 1, 1)\n"
+    other = Project(tmp_path).write_all({"tilus.toml": MANIFEST, "kernels.py": asking})
+    # then its instance is that of the kernel alone.
+    hashes = [
+        re.findall(r"[0-9a-f]{64}", each.run("plan", "--json", "-t", "ampere").out)
+        for each in (project, other)
+    ]
+    assert len(hashes[0]) == 1
+    assert hashes[0] == hashes[1]
+
+
 def test_what_serves_does_not_promise_is_not_assumed(project: Project, tmp_path: Path) -> None:
     # Given the kernel without promises, and with one that makes an argument a constant,
     plain = Project(tmp_path / "plain").write_all({"kernels.py": KERNELS})
@@ -151,6 +166,7 @@ def test_a_wheel_without_triton_launches_as_triton_does(project: Project, tmp_pa
         ("kernels.py", ("BLOCK: tl", "SIZE: tl.constexpr, BLOCK: tl"), '"SIZE" is not in space'),
         ("kernels.py", ("tl.exp(", "tl.exq("), "kernels.py:12:"),
         ("kernels.py", ("tl.exp(v", "helper.half(v"), "helper.py:3:1: error: softmax: c is"),
+        ("kernels.py", ("import triton.language", "import triton.nosuch"), "kernels.py:3:1: error"),
         ("tilus.toml", ("args.rows", "args.raws"), '"rows" is not in args'),
         ("tilus.toml", ('"sm_80"', '["sm_80", "sm_86"]'), "Triton has no code for sm_80, sm_86"),
         ("tilus.toml", ('"sm_80"', '"sm_90"'), 'set arch = "sm_90a"'),

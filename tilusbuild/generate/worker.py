@@ -18,7 +18,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from math import lcm
 from operator import index
@@ -37,6 +37,9 @@ _DIVISIBLE = re.compile(r"(\w+) % (\d+) == 0|align\((\w+)\) >= (\d+)|align\((\w+
 
 _PREFIX = "generator:"
 """Begins the name of the module of a file that is in no package."""
+
+_UNDEFINED = re.compile(r"(\w+)'? is not defined")
+"""What Python, and Triton, call a name without a value."""
 
 
 class GeneratorError(Exception):
@@ -65,7 +68,57 @@ def make_arch_error(
     return GeneratorError(f"{language} has no code for {', '.join(target.archs)}", line, hint)
 
 
-def import_file(path: str) -> Any:
+def list_bound_names(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement binds, or of which it calls a method, as `x.append`."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        yield statement.name
+        return
+    for node in ast.walk(statement):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name):
+                yield name
+            case ast.alias(name=name, asname=new_name):
+                yield new_name or name.partition(".")[0]
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
+                yield name
+
+
+class KernelLoader(UncachedLoader):
+    """Runs a file of a kernel language, which often asks for a GPU beside its kernels: to choose
+    configurations for `@autotune`, which is left out, or to call them at its end. So a statement
+    that fails is passed over."""
+
+    def __init__(self, name: str, path: str) -> None:
+        super().__init__(name, path)
+        self._errors: dict[str, BaseException] = {}
+        """The errors of statements, by the names that these bind."""
+
+    def exec_module(self, module: Any) -> None:
+        body = ast.parse(self.get_data(self.path), self.path).body
+        futures = [s for s in body if isinstance(s, ast.ImportFrom) and s.module == "__future__"]
+        for statement in body:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                    node.decorator_list = [
+                        d
+                        for d in node.decorator_list
+                        if ast.unparse(getattr(d, "func", d)).rpartition(".")[2] != "autotune"
+                    ]
+            code = compile(ast.Module([*futures, statement], []), self.path, "exec")
+            try:
+                exec(code, vars(module))  # noqa: S102 - as every import does
+            except (Exception, SystemExit) as error:
+                self._errors |= dict.fromkeys(list_bound_names(statement), error)
+
+    def find_cause(self, error: BaseException) -> BaseException:
+        """Return the error of the statement that binds the name that `error` misses; else it."""
+        errors = {**self._errors}
+        while (match := _UNDEFINED.search(str(error))) and match[1] in errors:
+            error = errors.pop(match[1])
+        return error
+
+
+def import_file(path: str, loader_class: type[UncachedLoader] = UncachedLoader) -> Any:
     """Return the module of a file: of a package, if `__init__.py` stands beside it. The directory
     of the module, or of its outermost package, comes first in `sys.path`."""
     directory, name = os.path.split(path.removesuffix(".py"))
@@ -74,12 +127,13 @@ def import_file(path: str) -> Any:
         name = f"{package}.{name}"
     if sys.path[0] != directory:
         sys.path.insert(0, directory)
-    if "." in name:
-        return importlib.import_module(name)
+    package = name.rpartition(".")[0]
+    if package:
+        importlib.import_module(package)
     # The file may be called as a module of Python's library is, such as copy.py.
-    key = f"{_PREFIX}{path}"
+    key = name if package else f"{_PREFIX}{path}"
     if key not in sys.modules:
-        loader = UncachedLoader(key, path)
+        loader = loader_class(key, path)
         spec = importlib.machinery.ModuleSpec(key, loader, origin=path)
         spec.has_location = True  # gives the module its `__file__`
         sys.modules[key] = importlib.util.module_from_spec(spec)
@@ -194,8 +248,12 @@ def call_generator(
     compiler = importlib.import_module(language["module"]) if language else None
     if compiler and hasattr(compiler, "prepare"):
         compiler.prepare()  # before the file imports the language
-    module = import_file(path)
+    module = import_file(path, KernelLoader if language else UncachedLoader)
+    find_cause = getattr(module.__loader__, "find_cause", lambda error: error)
     if (function := getattr(module, name, None)) is None or not (callable(function) or language):
+        missing = NameError(f"{name} is not defined")
+        if (cause := find_cause(missing)) is not missing:
+            raise cause
         functions = [key for key, value in vars(module).items() if callable(value)]
         raise GeneratorError(f"there is no function {name}", hint=did_you_mean(name, functions))
     if language and compiler:
@@ -208,7 +266,10 @@ def call_generator(
             tuple(language["grid"]),
             dumps,
         )
-        compiled = compiler.generate(function, values, target, inputs)
+        try:
+            compiled = compiler.generate(function, values, target, inputs)
+        except Exception as error:
+            raise find_cause(error) from None
         return _encode_source(compiled, None, dumps=dumps)
     result, line = call_by_name(function, {**values, "target": target})
     if isinstance(result, str):

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tilusbuild.generate.worker import list_bound_names
 from tilusbuild.intake.draft import KernelDraft, ManifestDraft, make_table_name
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.regular import read_text
@@ -77,7 +78,7 @@ class _Namespace(dict[str, Any]):
         self._statements = [*statements]
 
     def __missing__(self, name: str) -> Any:
-        needed = [s for s in self._statements if name in _list_bound_names(s)]
+        needed = [s for s in self._statements if name in list_bound_names(s)]
         # They ask for the name, too, as `x += …` does.
         self._statements = [s for s in self._statements if s not in needed]
         for statement in needed:
@@ -86,21 +87,6 @@ class _Namespace(dict[str, Any]):
         if name in self:
             return self[name]
         raise KeyError(name)
-
-
-def _list_bound_names(statement: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds, or of which it calls a method, as `x.append`."""
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        yield statement.name
-        return
-    for node in ast.walk(statement):
-        match node:
-            case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name):
-                yield name
-            case ast.alias(name=name, asname=new_name):
-                yield new_name or name.partition(".")[0]
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
-                yield name
 
 
 def read_kernels(draft: ManifestDraft, root: str, file: str) -> None:
