@@ -26,8 +26,8 @@ class ImportArgs(Common, frozen=True, kw_only=True):
 
     what: str = positional(
         "WHAT",
-        help="setup.py or a Kernel Tuner script (which are run), kernels of Triton or TileLang, "
-        "Makefile, build.ninja, compile_commands.json",
+        help="setup.py or a Kernel Tuner script (which are run), kernels of Triton, TileLang or "
+        "Tilus, Makefile, build.ninja, compile_commands.json",
     )
     words: tuple[str, ...] = positionals(
         "WORD",
@@ -139,7 +139,7 @@ def _read_into_draft(
     The file's name and content decide how it is read: a Python file is run, and `files` gets the
     sources that it holds as text. Raises `InputError`, `OSError` and `ValueError`.
     """
-    from tilusbuild.intake import autotuned, builds, kernel_tuner, libraries
+    from tilusbuild.intake import builds, kernel_tuner, languages, libraries
     from tilusbuild.runtime.regular import read_text
 
     directory, name = os.path.split(path)
@@ -160,9 +160,9 @@ def _read_into_draft(
             if output is not None:
                 raise ValueError("-o is for builds; the manifest of a script is beside it")
             if "kernel_tuner" not in text and re.search(
-                r"^\s*(import|from) (triton|tilelang)\b", text, re.MULTILINE
+                r"^\s*(import|from) (triton|tilelang|tilus)\b", text, re.MULTILINE
             ):
-                autotuned.read_kernels(draft, directory, name)
+                languages.read_kernels(draft, directory, name)
                 return directory
             kernel_tuner.read_tuning_script(draft, directory, name, files)
             return directory

@@ -1,6 +1,7 @@
-"""`tilusbuild import` of files with `@autotune` of Triton or TileLang (docs/moving-in.md)."""
+"""`tilusbuild import` of files of Triton, TileLang and Tilus (docs/moving-in.md)."""
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -134,4 +135,49 @@ def test_tensors_of_tilelang_are_arguments(tmp_path: Path) -> None:
     assert scripts["add"]["args"] == {
         "A": {"type": "i8*[N]", "align": 16},
         "B": {"type": "i8*[N]", "align": 16, "out": True},
+    }
+
+
+def test_a_function_without_a_list_is_a_kernel_unless_another_one_calls_it(tmp_path: Path) -> None:
+    text = """
+        import triton.language as tl
+        @triton.jit
+        def descend(x, size): return tl.make_tensor_descriptor(x, [size], [1], [8])
+        @triton.jit
+        def copy(x, y, size, BM: tl.constexpr):
+            y = descend(size=size, x=y)
+            y.store([0], descend(x, size).load([0]))
+        """
+    assert import_file(Project(tmp_path), dedent(text)) == {
+        "copy": {
+            "triton": "kernels.py:copy",
+            "params": {"BM": 1024},
+            "args": {"x": "f16*[1]", "y": {"type": "f16*[1]", "out": True}, "size": "i32"},
+            "launch": {"grid": [1]},
+        }
+    }
+
+
+def test_a_script_of_tilus_has_the_space_of_its_decorators(tmp_path: Path) -> None:
+    text = """
+        import tilus
+        from tilus import float32, int64
+        WARPS = [4, 8]
+        @tilus.autotune("warps", WARPS)
+        @tilus.autotune(arg_names="m, n", arg_values=[(8, 16), (16, 8)])
+        class Copy(tilus.Script):
+            def __init__(self, warps, m, n, stages, unroll=2): ...
+            def __call__(self, rows: int64, columns: int, x_ptr: ~float32, y_ptr: ~float32):
+                gx = self.global_view(x_ptr, dtype=float32, shape=[rows, columns])
+                gy = self.global_view(y_ptr, dtype=float32, shape=[rows, columns])
+                self.store_global(gy, self.load_global(gx, offsets=[0, 0]), offsets=[0, 0])
+        """
+    tensor = {"type": "f32*[rows, columns]", "align": 16}
+    assert import_file(Project(tmp_path), dedent(text)) == {
+        "copy": {
+            "tilus": "kernels.py:Copy",
+            "params": {"stages": 1024, "columns": 1024},
+            "args": {"rows": "i64", "x_ptr": tensor, "y_ptr": {**tensor, "out": True}},
+            "space": {"warps": [4, 8], "m, n": [[8, 16], [16, 8]]},
+        }
     }
