@@ -127,6 +127,15 @@ def test_a_read_only_array_is_an_input(built: Marks) -> None:
         kernel(x, np.broadcast_to(np.float32(0), (2, 6)), 1)
 
 
+def test_a_mask_is_not_lost(built: Marks) -> None:
+    kernel = tilusbuild.load("modelled", where=built.cache, real="f32")
+    x = np.ma.masked_equal(np.arange(6, dtype="float32").reshape(2, 3), 4)
+    for call in (lambda: kernel(x, k=1), lambda: kernel(x, np.empty((2, 6), "float32"), 1)):
+        with pytest.raises(ValueError, match=r'"x": kernels see no mask: pass its filled\(value\)'):
+            call()
+    assert kernel(x.filled(0), k=1)[1].tolist() == [4, 4, 1, 1, 6, 6]
+
+
 def test_what_may_be_written_is_not_read_only(modelled: Script) -> None:
     """A script that declares no output may write each of its tensors."""
     silent = modelled._replace(arguments=tuple(a._replace(out=False) for a in modelled.arguments))

@@ -420,9 +420,8 @@ class CallForm:
                 writes = any(
                     may_write(self._script, self._arguments[i]) for i in self._given_tensors
                 )
-                has_states = type(like).__module__.startswith(
-                    ("torch", "jax") if writes else "torch"
-                )
+                modules = ("torch", "numpy.ma", *(("jax",) if writes else ()))
+                has_states = type(like).__module__.startswith(modules)
                 known = self._allocators[type(like)] = self._make_allocators(like), has_states
             allocators, has_states = known
             for index, read_shape, allocate in allocators:

@@ -1,5 +1,5 @@
 """What a framework keeps beside a tensor's memory, where no launcher sees it: that the memory is
-immutable, that a negation is pending, that gradients are recorded.
+immutable, that a negation is pending, that gradients are recorded, which elements are masked.
 
 Negations and gradients are looked for in every call that allocates an output or names an argument.
 All is checked when the sizes of a call are new. A call with all arguments in order, at known sizes,
@@ -46,16 +46,11 @@ def check_states(script: Script, values: Sequence[Any], allocated: Collection[in
         value = values[i]
         if argument.dims is None or value is None or i in allocated:
             continue
-        label = f'{script.name}: argument "{argument.name}"'
         is_written = may_write(script, argument)
-        if is_written and type(value).__module__.partition(".")[0] in ("jax", "jaxlib"):
-            raise ValueError(f"{label}: the kernel writes it, and arrays of JAX are immutable")
+        if problem := _explain_memory(torch, value, is_written):
+            raise ValueError(f'{script.name}: argument "{argument.name}": {problem}')
         if torch is None or not isinstance(value, torch.Tensor):
             continue
-        if value.is_neg():
-            raise ValueError(f"{label}: its negation is pending: pass its resolve_neg()")
-        if is_written and value.is_inference() and not torch.is_inference_mode_enabled():
-            raise ValueError(f"{label}: outside of inference mode, its tensors are not written")
         if is_written and value.is_floating_point():
             written = written or argument.name
         if value.requires_grad:
@@ -72,6 +67,22 @@ def check_states(script: Script, values: Sequence[Any], allocated: Collection[in
     if outputs and torch._C._get_autograd_fallback_mode() != "nothing":
         inputs = [v for v in values if isinstance(v, torch.Tensor) and v.requires_grad]
         _get_barrier(torch).apply(script.name, len(outputs), *outputs, *inputs)
+
+
+def _explain_memory(torch: Any, value: Any, is_written: bool) -> str | None:
+    """Return why an array's memory is not its value, or may not be written; else None."""
+    masked_arrays = sys.modules.get("numpy.ma")
+    if masked_arrays is not None and isinstance(value, masked_arrays.MaskedArray):
+        return "kernels see no mask: pass its filled(value), or its data"
+    if is_written and type(value).__module__.partition(".")[0] in ("jax", "jaxlib"):
+        return "the kernel writes it, and arrays of JAX are immutable"
+    if torch is None or not isinstance(value, torch.Tensor):
+        return None
+    if value.is_neg():
+        return "its negation is pending: pass its resolve_neg()"
+    if is_written and value.is_inference() and not torch.is_inference_mode_enabled():
+        return "outside of inference mode, its tensors are not written"
+    return None
 
 
 @cache
