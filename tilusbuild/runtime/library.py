@@ -78,7 +78,9 @@ def _open_cached_launcher(path: str, script: Script) -> Callable[..., Any]:
     try:
         return open_launcher(path, script)
     except (RuntimeError, AttributeError, OSError) as error:
-        message = f"{path} cannot be loaded: {error}"
+        # "Check failed: … Failed to load dynamic shared library PATH PATH: …": the loader's words.
+        reason = str(error).rpartition(f"{path} ")[2].removeprefix(f"{path}: ")
+        message = f"{path} cannot be loaded: {reason}"
         kinds = (kind for kind, words in _REFUSALS if any(word in message for word in words))
         raise next(kinds, LoadError)(message) from None
 
