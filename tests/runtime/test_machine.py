@@ -1,5 +1,6 @@
 """What the machine refuses, and no build mends: each its own class, no `CorruptCacheError`."""
 
+import dataclasses
 import os
 import pickle
 import resource
@@ -70,7 +71,7 @@ def test_a_missing_library_is_named(copied: Marks, tmp_path: Path) -> None:
     script = copied.script("mark")
     path = Path(script.get_library_path(script.first_program))
     link_missing(path, tmp_path)
-    with pytest.raises(MissingLibraryError, match=r"libtilusgone\.so\.1: cannot open"):
+    with pytest.raises(MissingLibraryError, match=r"loaded: libtilusgone\.so\.1: cannot open"):
         library._open_cached_launcher(str(path), script)
 
 
@@ -160,6 +161,22 @@ def call_as_nobody(project: Marks) -> str:
     os.waitpid(child, 0)
     with os.fdopen(read) as file:
         return file.read()
+
+
+def test_a_package_that_may_not_be_read_is_not_damaged(copied: Marks, tmp_path: Path) -> None:
+    copied.run("package", "--format", "dir", "-o", tmp_path)
+    package = next(tmp_path.glob("marks*"))
+    if not os.geteuid():  # root without its right to read everything
+        capabilities = "-dac_override,-dac_read_search"
+        words = ("--bounding-set", capabilities, "--inh-caps", capabilities)
+        copied = dataclasses.replace(copied, before=("setpriv", *words))
+    for part in (next(package.rglob("lib.so")), package):
+        part.chmod(0)
+        ran = copied.run("verify", package, status=None)
+        part.chmod(0o755)
+        assert ran.status in (1, 2)
+        assert "cannot be read: Permission denied\n" in ran.out + ran.err
+        assert "Truncated" not in ran.out
 
 
 @pytest.mark.parametrize("name", ["EACCES", "EPERM", "EIO", "ESTALE", "ETIMEDOUT"])

@@ -27,6 +27,7 @@ from tilusbuild.package.errors import (
     no_package,
     over_limit,
     unlisted,
+    unreadable,
 )
 from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.archive import open_frames, read_entries, write_layer
@@ -269,7 +270,7 @@ class OciReader:
             try:
                 present = set(os.listdir(os.path.join(self._path, directory)))
             except OSError as error:
-                raise damaged(f"{directory} cannot be read: {error.strerror}") from None
+                raise unreadable(f"{directory} cannot be read: {error.strerror}") from None
             if unnamed_files := present - named_files:
                 name = os.path.join(directory, min(unnamed_files))
                 raise unlisted(f"{name!r:.200} is not listed")

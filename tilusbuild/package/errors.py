@@ -41,6 +41,8 @@ over_limit = partial(PackageError, "OverLimit")
 """More bytes, more files or a larger window than a package may ask for."""
 damaged = partial(PackageError, "Truncated")
 """A container is truncated or corrupt."""
+unreadable = partial(PackageError, "Unreadable")
+"""This process may not read a file, or the disk fails."""
 missing = partial(PackageError, "MissingFile")
 """A listed file is missing."""
 unlisted = partial(PackageError, "UnlistedFile")

@@ -103,9 +103,10 @@ def _list_packages(directory: str) -> list[str]:
 
 def _read_start(path: str) -> bytes:
     """Return the first 4 bytes of a file; b"" for a directory. Raises `InputError`."""
-    if os.path.isdir(path):
-        return b""
     try:
+        if os.path.isdir(path):
+            os.stat(os.path.join(path, os.curdir))  # raises if it may not be searched
+            return b""
         with open_file(path) as file:
             return file.read(4)
     except FileNotFoundError:

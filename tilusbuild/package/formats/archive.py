@@ -21,7 +21,14 @@ from typing import BinaryIO
 
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import damaged, no_package, over_limit, unlisted, unsafe_entry
+from tilusbuild.package.errors import (
+    damaged,
+    no_package,
+    over_limit,
+    unlisted,
+    unreadable,
+    unsafe_entry,
+)
 from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.formats.directory import open_plain, sync_public_file
 from tilusbuild.package.listing import MAX_LIST_SIZE, split_layers
@@ -79,7 +86,7 @@ def _decompress_frames(file: BinaryIO) -> Iterator[bytes]:
     except zstandard.ZstdError as error:
         raise damaged(f"it cannot be unpacked: {error}") from None
     except OSError as error:
-        raise damaged(f"it cannot be read: {error.strerror}") from None
+        raise unreadable(f"it cannot be read: {error.strerror}") from None
 
 
 # Tar.

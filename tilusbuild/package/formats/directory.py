@@ -14,7 +14,7 @@ from typing import BinaryIO
 from tilusbuild.cache.disk import Disk
 from tilusbuild.package import names
 from tilusbuild.package.contents import Contents
-from tilusbuild.package.errors import damaged, no_package, over_limit, unsafe_entry
+from tilusbuild.package.errors import no_package, over_limit, unreadable, unsafe_entry
 from tilusbuild.package.formats import PackageFormat
 from tilusbuild.package.listing import MAX_FILES, MAX_LIST_SIZE
 from tilusbuild.package.model import MAX_ATTESTATION_SIZE, READ_SIZE, ContainerFile, choose_mode
@@ -151,7 +151,7 @@ def _open_item(path: str, name: str) -> Iterator[ContainerFile]:
             while piece := file.read(READ_SIZE):
                 yield piece
         except OSError as error:
-            raise damaged(f"{name!r:.200} cannot be read: {error.strerror}") from None
+            raise unreadable(f"{name!r:.200} cannot be read: {error.strerror}") from None
 
     with os.fdopen(open_plain(path, name), "rb", buffering=0) as file:
         yield ContainerFile(name, os.fstat(file.fileno()).st_size, pieces())
@@ -167,7 +167,8 @@ def open_plain(path: str, name: str) -> int:
         kind = getattr(error, "kind", "a directory")
         raise unsafe_entry(f"{name!r:.200} is {kind}, not a plain file") from None
     except (OSError, ValueError) as error:
-        raise damaged(f"{name!r:.200} cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise unreadable(f"{name!r:.200} cannot be read: {reason}") from None
 
 
 def _walk_files(directory: str) -> Iterator[str]:
@@ -181,7 +182,7 @@ def _walk_files(directory: str) -> Iterator[str]:
             with os.scandir(os.path.join(directory, prefix)) as listing:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
-            raise damaged(f"{prefix or '.'!r} cannot be read: {error.strerror}") from None
+            raise unreadable(f"{prefix or '.'!r} cannot be read: {error.strerror}") from None
         count += len(entries)
         # Millions of empty directories would keep a verifier busy with nothing that is listed.
         if count > _MAX_ENTRIES:
