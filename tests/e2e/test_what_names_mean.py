@@ -269,7 +269,7 @@ def test_the_variables_of_the_host_compiler(new_project, tmp_path: Path, variabl
         {"kernels/scale.cu.j2": VALUE.replace('#include "value.h"', "")},
     )
     assert project.build(status=1)["failed"] == 1  # the machine's g++ has no such macro
-    for value in (f"{bin_dir}/g++", f"ccache {bin_dir}/g++"):
+    for value in (f"{bin_dir}/g++", f"ccache {bin_dir}/g++", f"{bin_dir}/gcc"):
         project.environment[variable] = value
         project.build()
     assert "nothing to do" in project.run("build").err
@@ -282,7 +282,7 @@ def test_the_variables_of_the_host_compiler(new_project, tmp_path: Path, variabl
     [
         ("CXX", "clang++", 'CXX = "clang++": this is not the name of a g++'),
         ("CXX", "g++ -m32", 'CXX = "g++ -m32": options of the host compiler are not used'),
-        ("NVCC_CCBIN", "/nowhere", "this is not the name of a g++"),
+        ("NVCC_CCBIN", "/nowhere", "set NVCC_CCBIN=g++, or unset NVCC_CCBIN"),
         ("CUDA_HOME", "/nowhere", "CUDA_HOME is /nowhere, but there is no /nowhere/bin/nvcc"),
     ],
 )

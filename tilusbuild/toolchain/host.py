@@ -146,8 +146,9 @@ def find_host(
     """Return the first g++ on PATH with its gcc, as and ld. Raises `InputError`.
 
     Compiler wrappers such as ccache are skipped, since tilusbuild caches compiles itself.
-    `requested` is the manifest's value of `key` at `place`: the name ("g++-11") or the absolute
-    path of a g++, whose gcc is beside it. Raises `OSError` for a shortage of the machine.
+    `requested` is the value of `key`, a key of the manifest at `place` or a variable: the name
+    ("g++-11", "gcc-11") or the absolute path of a driver, which has the other one beside it. Raises
+    `OSError` for a shortage of the machine.
     """
     name = os.path.basename(requested or "g++")
     if not re.fullmatch(r"(.*-)?g\+\+(-.*)?", name):
@@ -156,7 +157,10 @@ def find_host(
         cxx, cc = _find_drivers(probe, requested)
     except ProbeError as error:
         setting = "" if requested is None else f'{key} = "{requested}": '
-        raise _make_missing_error(f"{setting}{error}", f"apt install {name}", place) from None
+        remedy = f"apt install {name}"
+        if key.isupper():
+            remedy += f"\nset {key}={name}, or unset {key}"
+        raise _make_missing_error(f"{setting}{error}", remedy, place) from None
     try:
         return _examine_drivers(probe, cxx, cc)
     except (ProbeError, OSError) as error:
@@ -174,15 +178,16 @@ def _find_drivers(probe: Probe, requested: str | None) -> tuple[str, str]:
             missing = [name for name, path in (("g++", cxx), ("gcc", cc)) if path is None]
             raise ProbeError(f"{' and '.join(missing)} not found on PATH")
         return cxx, cc
-    if not re.fullmatch(r"(.*-)?([gc]\+\+)(-.*)?", os.path.basename(requested)):
+    parts = re.fullmatch(r"(.*-)?(g\+\+|c\+\+|gcc|cc)(-.*)?", os.path.basename(requested))
+    if parts is None:
         raise ProbeError("this is not the name of a g++")
-    cxx = requested if os.path.isabs(requested) else _find_driver(probe, requested)
-    if cxx is None:
+    driver = requested if os.path.isabs(requested) else _find_driver(probe, requested)
+    if driver is None:
         raise ProbeError(f"{requested} not found on PATH")
-    directory, name = os.path.split(cxx)
-    # "x86_64-linux-g++-11" has "x86_64-linux-gcc-11" beside it: only the last "++" is replaced.
-    cc_name = "gcc".join(name.rsplit("g++", 1)) if "g++" in name else name.replace("c++", "cc")
-    cc = os.path.join(directory, cc_name)
+    start, middle, end = parts.groups("")
+    names = ("g++", "gcc") if middle.startswith("g") else ("c++", "cc")
+    directory = os.path.dirname(driver)
+    cxx, cc = (os.path.join(directory, f"{start}{name}{end}") for name in names)
     for path in (cxx, cc):
         if not os.path.isfile(path) or not os.access(path, os.X_OK):
             raise ProbeError(f"{path} does not exist, or is not executable")
