@@ -50,10 +50,13 @@ class Source:
         ]
         first, second = random.choice(bounds), random.choice(bounds)
         end = random.choice([" {}", ";", "\n{ /* ; */ }"])
-        linkage = random.choice(['extern "C" ', 'extern "C" {\n'])
+        is_block = random.random() < 0.5
+        linkage = self.macro('extern "C"') + " {\n" * is_block
+        mark = self.macro(f"__global__{self.gap()} {first}")
+        head = f"{linkage} {mark}" if is_block else self.macro(f"{linkage} {mark}")
         self.text = (
-            f"{self.before}{linkage}__global__{self.gap()} {first}void {second}k{number}"
-            f"{self.gap()}({inside}{self.gap()}){self.gap()}{end}\n{'}' * (linkage[-2] == '{')}\n"
+            f"{self.before}{head} void {second}k{number}"
+            f"{self.gap()}({inside}{self.gap()}){self.gap()}{end}\n{'}' * is_block}\n"
         )
 
     def gap(self) -> str:
@@ -61,6 +64,20 @@ class Source:
         return self.random.choice(
             ["", " ", "\n", "/* a, (b) */", "// const float *z, \\\n x )\n", "  /* __global__ */ "]
         )
+
+    def macro(self, words: str) -> str:
+        """The words, or a macro that stands for them where CUDA C++ is compiled."""
+        name = f"M{self.number}_{len(self.before)}"
+        ways = [
+            "#define {name} {words}",
+            "#ifdef __cplusplus\n#define {name} {words}\n#else\n#define {name}\n#endif",
+            "#ifndef __cplusplus\n#define {name} extern\n#else\n#define {name} {words}\n#endif",
+            "#ifndef {name}\n#define {name} \\\n {words}\n#endif",
+        ]
+        if "\n" in words or self.random.random() < 0.6:
+            return words
+        self.before += self.random.choice(ways).format(name=name, words=words) + "\n"
+        return name
 
     def alias(self, of: str) -> str:
         name = f"T{self.number}_{len(self.before)}"
@@ -204,6 +221,7 @@ ORDINARY = {
     "long macros": "#define BODY(x) do { \\\n  x; \\\n} while (0)\nDECLARE(foo)\n" + K,
     "a launch": K + "void run() { k<<<dim3(1, 2), 3, 0, s>>>(x, y, n); }\n",
     "assembly": K.replace("if", 'asm("{ mov.b32 %0, {%1,%2}; }" : "=r"(a) : "r"(b)); if'),
+    "a comment behind a macro": "#define A /* none */ \n" + K,
     "a mark": "\ufeff" + K,
     "other letters": "// größer 日本\n" + K,
 }
@@ -252,6 +270,12 @@ def test_a_hash_behind_a_brace_is_plain_where_nothing_is_rendered() -> None:
 def test_what_the_text_does_not_say_is_not_guessed(text: str) -> None:
     (kernel,) = KernelSource(text, jinja=True).kernels
     assert kernel.problem or not kernel.parameters[0].dtype
+
+
+def test_a_kernel_whose_macro_has_two_linkages_is_not_guessed() -> None:
+    both = f"#if A\n#define KERNEL __global__\n#else\n#define KERNEL {EXTERN}__global__\n#endif\n"
+    source = KernelSource(f"{both}KERNEL void k(int n) {{}}", jinja=False)
+    assert (source.kernels, source.is_open) == ([], True)
 
 
 @pytest.mark.parametrize(

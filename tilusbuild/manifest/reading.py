@@ -125,7 +125,7 @@ class KernelTemplate:
         """Return the place in the template of a kernel's `__global__`, or of a host function's
         name."""
         text = self.lines[function.line - 1]
-        width = len("__global__" if function.is_global else function.plain)
+        width = len(re.split(r"\W", text[function.column - 1 :], maxsplit=1)[0])
         return Place(self.shown, function.line, function.column, text, width=width)
 
 

@@ -9,6 +9,7 @@ second.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
@@ -34,6 +35,8 @@ _NO_TYPE_WORDS = frozenset(
 """Words of a parameter that say nothing of its type."""
 _ATTRIBUTES = {"__attribute__", "__launch_bounds__", "__cluster_dims__", "__maxnreg__"}
 _C = 'extern "C"'
+_MARKS = {"extern", '"C"', "__global__"}
+"""The words that make a function a kernel, and that give it C linkage."""
 _UNDECIDED, _UNDECIDED_END = "?", "_undecided"
 """The meaning of such a name, and the end that keeps it from being read as the usual type."""
 _MAX_ALIASES = 20
@@ -84,7 +87,8 @@ class DeclaredKernel(Struct, frozen=True):
     name: str
     parameters: tuple[KernelParameter, ...]
     line: int
-    """The line of `__global__`, from 1; of a function of the host, the line of its name."""
+    """The line of `__global__` or of its macro, from 1; of a function of the host, the line of its
+    name."""
     column: int
     """The column in characters, from 1."""
     problem: str = ""
@@ -115,6 +119,8 @@ class KernelSource:
         self._root = _parse_cuda("\n".join(self._lines))
         self.is_open = False
         """Whether another file of the project, or a macro with parameters, may declare a kernel."""
+        self._marks: dict[str, str] = {}
+        """Those of `_MARKS` that a macro stands for, by its name."""
         self._aliases = {**(aliases or {}), **self._read_aliases()}
         self.variables: dict[str, KernelParameter] = {}
         """The `__constant__` and `__device__` variables, by name."""
@@ -128,7 +134,8 @@ class KernelSource:
         self.kernels = [function for function in self.functions if function.is_global]
 
     def _read_aliases(self) -> dict[str, str]:
-        """Return the types and words that the text gives other names, by name. Set `is_open`.
+        """Return the types and words that the text gives other names, by name. Set `is_open`, and
+        add to `_marks`.
 
         The type is `_UNDECIDED` for a name with several meanings, for one inside of braces, and for
         a macro that the command line may set instead: the text does not decide which one counts.
@@ -138,7 +145,13 @@ class KernelSource:
         while stack:
             node, is_global = stack.pop()
             if node.type in ("preproc_def", "type_definition", "alias_declaration"):
-                name, type_ = _read_alias(node)
+                name, words = _read_alias(node)
+                if node.type == "preproc_def":
+                    self._add_marks(name, words)
+                is_plain = len(words) <= _MAX_ALIASES and all(
+                    word.isidentifier() or word == "::" for word in words
+                )
+                type_ = " ".join(words) if is_plain else _UNDECIDED
                 # With `#ifndef T` above `#define T float`, the command line may say what T is.
                 # A macro without words guards a header, and means none of the types.
                 guard = node.parent.child_by_field_name("name") if node.parent else None
@@ -156,8 +169,21 @@ class KernelSource:
                 are_global = is_global and not node.type.endswith(
                     ("namespace_definition", "_specifier", "compound_statement")
                 )
-                stack += [(child, are_global) for child in node.children]
+                stack += [(child, are_global) for child in reversed(node.children)]
         return aliases
+
+    def _add_marks(self, name: str, words: Iterable[str]) -> None:
+        """Add the marks of a macro of these words to `_marks`. Set `is_open` where two definitions
+        of a kernel's mark differ."""
+        marks = " ".join(word for word in _expand_words(words, self._marks) if word in _MARKS)
+        other = self._marks.get(name, marks)
+        if other != marks:
+            # Compilers of C, and of the host, take the definition with fewer marks.
+            is_decided = not ("__global__" in marks and "__global__" in other)
+            marks = max(other, marks, key=len) if is_decided else _UNDECIDED
+            self.is_open |= not is_decided
+        if marks not in ("", "extern"):
+            self._marks[name] = marks
 
     def list_assigned_arrays(self) -> set[str]:
         """Return the names of arrays and pointers to whose elements the text assigns a value."""
@@ -194,7 +220,7 @@ class KernelSource:
             elif function := self._read_function(head, scopes, c_names, token.type in _BODIES):
                 yield function
             if token.type == "{":
-                scopes.append(_name_scope(head))
+                scopes.append(_name_scope(self._list_words(head)))
             elif token.type == "}" and scopes:
                 scopes.pop()
             head = []
@@ -205,9 +231,9 @@ class KernelSource:
         """Return the function that the tokens `head` declare, inside of `scopes`; None if it is not
         one of `self.functions`. Its name is added to `c_names` if it has C linkage."""
         # Behind a word that the parser does not know, `__global__` has the type of a name.
-        words = [_text(token) for token in head]
+        words = self._list_words(head)
         is_global = "__global__" in words
-        is_c = _C in scopes or _name_scope(head) == _C
+        is_c = _C in scopes or _name_scope(words) == _C
         opening, closing = _find_parameters(head)
         is_cpp = not scopes and has_body and _CPP_HEAD.issuperset(map(_text, head[: opening - 1]))
         if not is_global and (not (is_c or is_cpp) or opening < 2 or "" in scopes):
@@ -215,7 +241,8 @@ class KernelSource:
         template = _list_template_words(head)
         if (template is not None and not template) or "friend" in words:
             return None  # a specialization, an instantiation, a friend: declared elsewhere
-        start = head[words.index("__global__")] if is_global else head[opening - 1]
+        marks = (token for token in head if "__global__" in self._list_words([token]))
+        start = next(marks, head[opening - 1])
         name = _text(head[opening - 1]) if opening > 0 else ""
         # A namespace without a name is not a part of the names in it.
         names = [scope for scope in scopes if scope not in ("", _C, "namespace")]
@@ -247,6 +274,10 @@ class KernelSource:
             has_body,
             is_global,
         )
+
+    def _list_words(self, tokens: Iterable[Node]) -> list[str]:
+        """Return the words of a head, with the marks that macros stand for in their place."""
+        return list(_expand_words(map(_text, tokens), self._marks))
 
     def _locate(self, node: Node) -> tuple[int, int]:
         """Return the row and the column of a node, in characters and from 0."""
@@ -344,8 +375,10 @@ def _load_language() -> Language:
 def _parse_cuda(text: str) -> Node:
     from tree_sitter import Parser
 
+    # Behind `#define A /* … */` and a blank, tree-sitter-cuda reads on into the next line.
+    text = re.sub(r"[ \t]+$", "", text.replace(_TAG, " "), flags=re.MULTILINE)
     # A parser for each text: one that threads share is not safe.
-    return Parser(_load_language()).parse(text.replace(_TAG, " ").encode()).root_node
+    return Parser(_load_language()).parse(text.encode()).root_node
 
 
 def _text(node: Node | None) -> str:
@@ -413,10 +446,9 @@ def _list_template_words(head: Sequence[Node]) -> list[str] | None:
     return words[start + 1 :]
 
 
-def _name_scope(head: Sequence[Node]) -> str:
-    """Return the scope that a brace opens behind these tokens: `extern "C"`, the name of a
+def _name_scope(words: Sequence[str]) -> str:
+    """Return the scope that a brace opens behind these words: `extern "C"`, the name of a
     namespace ("namespace" without a name), or "" for any other."""
-    words = [_text(token) for token in head]
     if ("extern", '"C"') in pairwise(words):
         return _C
     if "namespace" in words:
@@ -424,9 +456,8 @@ def _name_scope(head: Sequence[Node]) -> str:
     return ""
 
 
-def _read_alias(node: Node) -> tuple[str, str]:
-    """Return the name and the words of an alias; `_UNDECIDED` for one of other things than
-    words, such as a pointer."""
+def _read_alias(node: Node) -> tuple[str, list[str]]:
+    """Return the name and the words of an alias."""
     field = "declarator" if node.type == "type_definition" else "name"
     name = node.child_by_field_name(field)
     if node.type == "preproc_def":
@@ -437,9 +468,8 @@ def _read_alias(node: Node) -> tuple[str, str]:
         tokens = list(_list_tokens(value)) if value else []
     else:
         tokens = [t for child in node.children[1:-1] if child != name for t in _list_tokens(child)]
-    words = [word for word in map(_text, tokens) if word and word not in _NO_TYPE_WORDS]
-    is_plain = len(words) <= _MAX_ALIASES and all(w.isidentifier() or w == "::" for w in words)
-    return _text(name), " ".join(words) if is_plain else _UNDECIDED
+    words = [_text(token) for token in tokens]
+    return _text(name), [word for word in words if word and word not in _NO_TYPE_WORDS]
 
 
 def _expand_words(words: Iterable[str], aliases: Mapping[str, str]) -> Iterator[str]:
