@@ -1,6 +1,6 @@
 """How much a table of few programs loses at sizes that were not measured: gemm and rms_norm.
 
-    python benchmarks/fit.py [--most 8] [--seeds 2] [--seconds 60]
+    python benchmarks/fit.py [--most 8] [--seeds 2] [--seconds 60] [--disturbed 0]
 
 The times of gemm are those of a model of two GPUs, of 104 programs: blocks run in waves over the
 SMs ("Matrix Multiplication Background", NVIDIA: tile and wave quantization); a step along k takes
@@ -14,11 +14,12 @@ how much the best program of every second round loses by the times of the others
 For measured grids and 200 other sizes, some of them in measured buckets, the loss is the time by
 that of the best of all programs: mean and worst, of the fit's choice, of the best choice among its
 programs, of the nearest measured size's best program, and of the one program that is best in the
-mean.
+mean. With `--disturbed PERCENT`, that part of the measured sizes has half of its times threefold.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import math
 import os
@@ -234,17 +235,24 @@ def measure_loss(ratios: Times, columns: Sequence[int]) -> str:
     return f"{losses.mean():7.1%}{losses.max():6.0%}"
 
 
+def disturb(times: Times, percent: float) -> Times:
+    """Return the times by size and program, of some sizes half of them threefold."""
+    chance = np.random.default_rng(0)
+    is_busy = chance.random((len(times), 1)) < percent / 100
+    return np.where(is_busy & (chance.random(times.shape) < 0.5), 3 * times, times)
+
+
 def compare(
     instance: PlannedInstance,
     script: Script,
     measured: tuple[Sequence[Size], Times],
     other: tuple[Sequence[Size], Times],
-    most: int,
+    asked: argparse.Namespace,
 ) -> str:
     """Fit a grid, and return the losses at other sizes."""
-    sizes, times = measured
+    sizes, times = measured[0], disturb(measured[1], asked.disturbed)
     rows = make_rows(script, sizes, times, "gpu")
-    committed, ((_, fit),) = fit_script(script, instance, rows, [], 1.05, most)
+    committed, ((_, fit),) = fit_script(script, instance, rows, [], 1.05, asked.most)
     measurements = group_measurements(script, rows, {})
     (table,) = derive_tables(script, rows, measurements, {}, CommittedRows("", committed)).tables
     chooser = Chooser(script, table, frozenset(script.programs))
@@ -274,7 +282,7 @@ HEAD = (
 )
 
 
-def compare_gemm(directory: Path, most: int, seeds: int, kinds: Sequence[str]) -> None:
+def compare_gemm(directory: Path, asked: argparse.Namespace, kinds: Sequence[str]) -> None:
     """Print the losses for gemm on each GPU, grid and kind of other sizes."""
     for name, gpu in GPUS.items():
         for bucket in ("exact", "tilus"):
@@ -296,11 +304,11 @@ def compare_gemm(directory: Path, most: int, seeds: int, kinds: Sequence[str]) -
 
             for grid_name, grid in list_gemm_grids(random.Random(0)):
                 for kind in kinds:
-                    for seed in range(seeds):
+                    for seed in range(asked.seeds):
                         chance = random.Random(seed)
                         others = draw_others(partial(draw_gemm_size, chance, kind), grid)
                         pair = (grid, time_all(grid)), (others, time_all(others))
-                        cells = compare(instance, script, *pair, most)
+                        cells = compare(instance, script, *pair, asked)
                         label = f"{name} {bucket} {grid_name}, {kind}"
                         print(f"{label:32}{cells}", flush=True)
 
@@ -350,7 +358,7 @@ def measure_rms_norm(script: Script, sizes: Sequence[Size], seconds: float) -> T
     return times
 
 
-def compare_rms_norm(directory: Path, most: int, seeds: int, seconds: float) -> None:
+def compare_rms_norm(directory: Path, asked: argparse.Namespace) -> None:
     """Measure rms_norm at many sizes, and print the losses of fits to parts of them."""
     (directory / "tilus.toml").write_text(RMS_NORM)
     (directory / "rms_norm.cu.j2").write_text(RMS_NORM_SOURCE)
@@ -362,8 +370,8 @@ def compare_rms_norm(directory: Path, most: int, seeds: int, seconds: float) -> 
     short = (16, 24, 32, 40, 48, 64, 80, 96, 100, 128, 192, 200, 256, 300, 384, 500, 512, 768)
     lengths = (*short, 1000, 1024, 1536, 2048, 2500, 3072, 4096, 5000, 6144, 8192)
     sizes = [(m, n) for m in rows for n in lengths if m * n <= 1 << 20]
-    times = dict(zip(sizes, measure_rms_norm(script, sizes, seconds), strict=True))
-    for seed in range(seeds):
+    times = dict(zip(sizes, measure_rms_norm(script, sizes, asked.seconds), strict=True))
+    for seed in range(asked.seeds):
         chance = random.Random(seed)
         powers = [size for size in sizes if all(number & (number - 1) == 0 for number in size)]
         for name, grid in (("powers", powers), ("150 any", chance.sample(sizes, 150))):
@@ -372,20 +380,21 @@ def compare_rms_norm(directory: Path, most: int, seeds: int, seconds: float) -> 
             measured, other = (
                 (part, np.array([times[size] for size in part])) for part in (grid, others)
             )
-            cells = compare(instance, script, measured, other, most)
+            cells = compare(instance, script, measured, other, asked)
             print(f"{f'rms_norm cpu {name}':32}{cells}", flush=True)
 
 
 def main() -> None:
-    asked = _bench.arguments(__doc__, most=8, seeds=2, seconds=60)
-    seeds, seconds = (1, 0) if asked.small else (asked.seeds, asked.seconds)
+    asked = _bench.arguments(__doc__, most=8, seeds=2, seconds=60, disturbed=0)
+    if asked.small:
+        asked.seeds, asked.seconds = 1, 0
     print(HEAD)
     with _bench.workshop() as directory:
         kinds = ("serving",) if asked.small else ("powers", "any", "serving")
         for name in ("gemm", "rms_norm"):
             (directory / name).mkdir()
-        compare_gemm(directory / "gemm", asked.most, seeds, kinds)
-        compare_rms_norm(directory / "rms_norm", asked.most, seeds, seconds)
+        compare_gemm(directory / "gemm", asked, kinds)
+        compare_rms_norm(directory / "rms_norm", asked)
 
 
 if __name__ == "__main__":

@@ -38,8 +38,8 @@ _MIN_GAIN = 0.01
 """The least part of the squared error that a further term removes."""
 _MAX_FACTORS = 4
 """Keys of which products are terms."""
-_ROUNDS = 4
-"""Fits of the costs, each with better factors of the cases."""
+_ROUNDS = 6
+"""Fits of the costs, each with better factors of the cases and weights of the times."""
 _MAX_BLOCKS = 1024
 """Blocks that a device may run at a time."""
 _MAX_GROUPS = 100
@@ -240,7 +240,7 @@ def _choose_columns(ratios: _Ratios, within: float, max_columns: int) -> tuple[l
                 low = middle + 1
             else:
                 high = middle
-        within = float(factors[low]) if len(factors) else math.inf
+        within = float(factors[low]) if len(factors) else within
         # Cases that have no program in common with others may need more than `max_columns`.
         columns = _find_cover(ratios <= within, max_columns, _MAX_STEPS)
         columns = columns or _find_cover(ratios <= within, len(ratios), 0) or []
@@ -384,39 +384,44 @@ def _fit_costs(terms: _Floats, times: _Floats, rounds: int = _ROUNDS) -> _Floats
     of the least relative errors.
 
     Only the order of programs matters. So each case has a factor for what slows all of them alike,
-    such as a cache that is full or a machine that is busy.
+    such as a cache that is full or a machine that is busy. A time that is far from its cost, as a
+    disturbed one, has a smaller weight (Huber, "Robust Estimation of a Location Parameter", 1964).
     """
     is_timed = np.isfinite(times)
     known_times = np.where(is_timed, times, 1.0)
-    factors = np.ones((len(times), 1))
+    factors, trust = np.ones((len(times), 1)), is_timed.astype(np.float64)
     for _ in range(rounds):
-        weights: _Floats = np.where(is_timed, factors / known_times, 0.0)
-        costs = np.array([_select_terms(*pair) for pair in zip(terms, weights.T, strict=True)])
-        # A cost that is far off must not decide on the factor.
-        ratios = np.clip(known_times / np.maximum(_predict(terms, costs), 1e-300), 0.1, 10.0)
-        means = np.sum(np.log(ratios), axis=1, where=is_timed) / np.maximum(is_timed.sum(axis=1), 1)
+        scaled = terms * (factors / known_times).T[..., None]
+        costs = np.array([_select_terms(*pair) for pair in zip(scaled, trust.T, strict=True)])
+        errors = np.log(known_times / np.maximum(_predict(terms, costs), 1e-300))
+        means = (errors * trust).sum(axis=1) / np.maximum(trust.sum(axis=1), 1e-300)
         factors = np.exp(means)[:, None]
+        errors = np.abs(errors - means[:, None])
+        # Huber's limit is 1.345 standard deviations, each 1.48 medians of normal errors.
+        limit = max(2 * float(np.median(errors[is_timed])), 1e-9) if is_timed.any() else 1.0
+        trust = is_timed * (limit / np.maximum(errors, limit))
     return costs
 
 
-def _select_terms(terms: _Floats, weights: _Floats) -> _Floats:
-    """Return the coefficients of one cost: a term after the other is added by which the sum of the
-    squares of `1 - weight * cost` becomes least, while all coefficients are positive."""
-    weighted = terms * weights[:, None]
+def _select_terms(terms: _Floats, trust: _Floats) -> _Floats:
+    """Return the coefficients of one cost by its terms over the times: a term after the other is
+    added by which the sum of the squares of `1 - cost`, with the weights `trust`, becomes least,
+    while all coefficients are positive."""
     # Terms differ by many orders of magnitude.
-    scale = np.maximum(np.sqrt((weighted**2).sum(axis=0)), 1e-300)
-    weighted /= scale
-    sums = weighted.sum(axis=0)
+    scale = np.maximum(np.sqrt(trust @ terms**2), 1e-300)
+    scaled = terms / scale
+    sums = trust @ scaled
     # Some terms are equal, as `m * n` and `m` where n is 1: then the matrix needs a diagonal.
-    gram = weighted.T @ weighted + 1e-9 * np.eye(len(sums))
+    gram = scaled.T @ (scaled * trust[:, None]) + 1e-9 * np.eye(len(sums))
     places: NDArray[np.intp] = np.zeros(0, np.intp)
-    coefficients, error = np.zeros(len(sums)), float(np.count_nonzero(weights))
+    total = error = float(trust.sum())
+    coefficients = np.zeros(len(sums))
     for _ in range(_MAX_TERMS):
         others = np.setdiff1d(np.arange(len(sums)), places)
         sets = np.column_stack([np.tile(places, (len(others), 1)), others])
         solved = np.linalg.solve(gram[sets[:, :, None], sets[:, None, :]], sums[sets][..., None])
         values = solved[..., 0]
-        errors = np.count_nonzero(weights) - (values * sums[sets]).sum(axis=1)
+        errors = total - (values * sums[sets]).sum(axis=1)
         errors[(values < 0).any(axis=1)] = math.inf
         best = int(errors.argmin()) if len(errors) else 0
         if not len(errors) or errors[best] >= error * (1 - _MIN_GAIN):
