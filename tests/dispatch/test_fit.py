@@ -275,6 +275,35 @@ def test_a_build_keeps_the_costs_of_an_installed_package(measured: Marks, tmp_pa
     assert choices(merged, 8, 50) == [(2, "measured"), (3, "fitted")]
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("<<<<<<< HEAD", "invalid character"),
+        ('{"target": "cpu", "device": "', "truncated"),
+        ("version https://git-lfs.github.com/spec/v1", "invalid character"),
+    ],
+)
+def test_a_damaged_line_is_named(measured: Marks, line: str, why: str) -> None:
+    """Given a line that is not a row among others, which may end as on Windows, then each verb
+    that reads them names it, and the others serve."""
+    rows = measured.cache / "state" / "tune" / "mark" / "measured.jsonl"
+    rows.write_text(rows.read_text().replace("\n", "\r\n", 2) + line)
+    count = len(rows.read_text().splitlines())
+    name = f"{rows}:{count}: not a measurement: "
+    for words, status in (
+        (("build",), 0),
+        (("dispatch", "show", "mark"), 0),
+        (("dispatch", "fit", "mark"), 0),
+        (("dispatch", "check", "mark"), 1),
+        (("package", "--strict"), 2),
+        (("tune", "mark", "--size", "n=64", "--unchecked"), 0),
+    ):
+        done = measured.run(*words, status=status)
+        (named,) = [text for text in (done.out + done.err).splitlines() if name in text]
+        assert why in named, words
+    assert choices(measured.cache, 8) == [(1, "measured")]
+
+
 def test_one_program_may_be_enough(measured: Marks) -> None:
     """Within 5 %, program 1 serves all sizes, and what was measured no longer names the others."""
     measured.run("dispatch", "fit", "mark")

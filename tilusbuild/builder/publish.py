@@ -265,11 +265,17 @@ def make_script_record(
 
 
 def list_dispatch_notices(project: Project, plan: Plan) -> tuple[str, ...]:
-    """Return, in words, the measurements that do not serve the plan's new script directories as
-    they were made, and the manifest's sizes that no program serves. Raises `InputError`."""
+    """Return, in words, the measurements that cannot be read, or do not serve the plan's new script
+    directories as they were made, and the manifest's sizes that no program serves. Raises
+    `InputError`."""
     # The imports below are made only where they are needed: most scripts were not tuned, and the
     # start should be quick.
     notices = []
+    for directory in dict.fromkeys(instance.directory for instance in plan.instances):
+        if os.path.exists(project.cache.locate_measurements(directory)):
+            from tilusbuild.dispatch.measurements import describe_damage
+
+            notices.append(describe_damage(project.cache, directory))
     for instance in plan.instances:
         path = _locate_script(project, instance)
         # The script has directories, but none for this instance: publishing makes a new one.

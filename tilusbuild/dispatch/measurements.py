@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import chain, groupby
 from typing import Any, NamedTuple
@@ -77,15 +76,39 @@ def find_committed_rows(
 
 
 def read_rows(cache: Tree, directory: str) -> list[MeasuredRow]:
-    """Return the rows of a script, in the order of writing. Malformed lines are skipped.
-    `directory` is the script's name in `scripts`."""
-    rows = []
+    """Return the rows of a script, in the order of writing. `describe_damage` is about the other
+    lines. `directory` is the script's name in `scripts`."""
+    return [row for *_, row in _decode_lines(cache, directory) if isinstance(row, MeasuredRow)]
+
+
+def describe_damage(cache: Tree, directory: str) -> str | None:
+    """Return a message about the lines of a script's file that are not rows; None if all are."""
+    errors = [each for each in _decode_lines(cache, directory) if isinstance(each[2], Exception)]
+    if not errors:
+        return None
+    number, line, error = errors[0]
+    more = f", and {len(errors) - 1} further lines," if len(errors) > 1 else ""
+    return (
+        f"{cache.locate_measurements(directory)}:{number}: not a measurement: {error}:"
+        f" {line.decode(errors='backslashreplace')!r:.80}{more} count for nothing; correct or"
+        " delete such lines, and `tilusbuild tune` measures their sizes again"
+    )
+
+
+def _decode_lines(
+    cache: Tree, directory: str
+) -> Iterator[tuple[int, bytes, MeasuredRow | Exception]]:
+    """Yield the number of each line of a script's file that is not blank, the line, and its row or
+    the error of a line that is not a row."""
     decoder = msgspec.json.Decoder(MeasuredRow)
-    for line in (try_read_bytes(cache.locate_measurements(directory)) or b"").split(b"\n"):
-        # msgspec's errors are `ValueError`s, too.
-        with suppress(ValueError, RecursionError):
-            rows.append(decoder.decode(line))
-    return rows
+    data = try_read_bytes(cache.locate_measurements(directory)) or b""
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line.strip():
+            try:
+                yield number, line, decoder.decode(line)
+            # msgspec's errors are `ValueError`s, too.
+            except (ValueError, RecursionError) as error:
+                yield number, line, error
 
 
 def append_rows(cache: Tree, directory: str, rows: Iterable[MeasuredRow]) -> None:

@@ -21,10 +21,11 @@ from tilusbuild.cli.arguments import (
     positionals,
     target_option,
 )
-from tilusbuild.cli.options import CountsLine, emit_line, show_result
+from tilusbuild.cli.options import CountsLine, emit_line, print_message, show_result
 from tilusbuild.report.jsonl import JsonLine, ProblemLine, Scalar, declare_line
 from tilusbuild.report.text import format_count
 from tilusbuild.rooms import load_contribution
+from tilusbuild.runtime.naming import to_snake_case
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -119,16 +120,24 @@ left out of the fit."""
 def run(arguments: DispatchArgs) -> int:
     """Run the action that the arguments name, and print its results. Return the exit status: 1
     when `check` finds a problem, else 0."""
+    from tilusbuild.dispatch.measurements import describe_damage
+
     with options.open_project(arguments) as project:
         overviews = list(_read_overviews(arguments, project))
+        directories = dict.fromkeys(to_snake_case(overview.script.name) for overview in overviews)
+        damage = [text for name in directories if (text := describe_damage(project.cache, name))]
+        if arguments.action == "check":
+            return _check_tables(arguments, overviews, damage)
+        for text in damage:
+            print_message(f"warning: {text}\n")
         if arguments.action == "build":
             return _build_dispatchers(arguments, project, overviews)
         if arguments.action in ("export", "fit"):
             write = _export_measurements if arguments.action == "export" else _fit_programs
             by_script = groupby(overviews, key=lambda overview: overview.script.name)
             return max(write(arguments, project, [*group]) for _, group in by_script)
-        actions = {"show": _show_tables, "check": _check_tables, "coverage": _show_coverage}
-        return actions[arguments.action](arguments, overviews)
+        show = _show_tables if arguments.action == "show" else _show_coverage
+        return show(arguments, overviews)
 
 
 def _read_overviews(arguments: DispatchArgs, project: Project) -> Iterator[DispatchOverview]:
@@ -183,15 +192,19 @@ def _make_line(overview: DispatchOverview) -> JsonLine:
     )
 
 
-def _check_tables(arguments: DispatchArgs, overviews: Sequence[DispatchOverview]) -> int:
-    """Print the problems of each instance. Return 1 if there is a problem, else 0."""
-    problems = [
-        (overview.script.label, problem)
+def _check_tables(
+    arguments: DispatchArgs, overviews: Sequence[DispatchOverview], damage: Sequence[str]
+) -> int:
+    """Print `damage`, and the problems of each instance. Return 1 if there is a problem, else 0."""
+    problems = [ProblemLine(text) for text in damage]
+    problems += [
+        # An error of a call begins with the label.
+        ProblemLine(problem.removeprefix(f"{overview.script.label}: "), of=overview.script.label)
         for overview in overviews
         for problem in overview.find_problems()
     ]
-    for label, problem in problems:
-        show_result(arguments, ProblemLine(problem, of=label), f"{label}: {problem}")
+    for line in problems:
+        show_result(arguments, line, ": ".join(filter(None, (line.of, line.what))))
     for overview in overviews if not arguments.json else ():
         if overview.recorded is not None:
             shares = _format_shares(overview, overview.recorded)
@@ -327,7 +340,6 @@ def _fit_programs(
     from tilusbuild.errors import input_error
     from tilusbuild.plan.measured import read_committed_rows
     from tilusbuild.plan.model import PlanSelection
-    from tilusbuild.runtime.naming import to_snake_case
 
     if not (arguments.within >= 1 and arguments.most >= 1):
         raise input_error("--within and --most are at least 1")

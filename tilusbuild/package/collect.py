@@ -26,6 +26,7 @@ from tilusbuild.cache.entries import list_meta_files, lookup_entry
 from tilusbuild.cache.includes import check_include
 from tilusbuild.cache.index import read_index
 from tilusbuild.cache.tree import Tree
+from tilusbuild.dispatch.measurements import describe_damage
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.sections import PackageSection
 from tilusbuild.package.contents import Contents, PackedLibrary, collect_host_needs, read_file
@@ -257,8 +258,8 @@ class _Collector(Struct):
 
 def describe_unmeasured(cache: Tree, listing: FileList) -> Iterator[str]:
     """Yield a message about the scripts of a package whose choice among several programs rests on
-    no measurement, and one about those whose measurements are for earlier code. Scripts with a cost
-    model need none."""
+    no measurement, one about those whose measurements are for earlier code, and one about each
+    file with damaged measurements. Scripts with a cost model need none."""
     unmeasured, earlier = [], []
     for entry in listing.scripts:
         script = read_script(cache.script_path(*entry.pair))
@@ -273,6 +274,8 @@ def describe_unmeasured(cache: Tree, listing: FileList) -> Iterator[str]:
             labels = ", ".join(script.label for script in group)
             names = dict.fromkeys(script.name for script in group)
             yield f"packed {problem}: {labels} (`{format_command('tune', *names)}`)"
+    directories = dict.fromkeys(entry.pair[0] for entry in listing.scripts)
+    yield from filter(None, (describe_damage(cache, directory) for directory in directories))
 
 
 def find_reachable(script: Script) -> frozenset[int]:
