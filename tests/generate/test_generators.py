@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
@@ -17,6 +18,7 @@ import pytest
 from support.processes import run_python, wait_until
 from support.project import Project, needs_cxx
 from tilusbuild.generate.reads import digest_read
+from tilusbuild.generate.worker import KernelLoader, import_file
 from tilusbuild.manifest.scanner import import_toml
 from tilusbuild.process.landlock import find_version
 from tilusbuild.process.local import LocalRunner
@@ -327,6 +329,19 @@ def test_a_wrong_generator_is_one_error(tmp_path: Path, generator: str, message:
     generate(project, "X = 0")
     project.edit("tilus.toml", "kernels/gen.py:scale", generator)
     assert message in project.run_to_error("build")
+
+
+def test_a_kernel_language_passes_over_a_statement_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "kernels.py"
+    file.write_text("import nosuch\n@nosuch.autotune\ndef f(x: int): return nosuch.y\nnosuch.run()")
+    module = import_file(str(file), KernelLoader)
+    assert module.f.__annotations__ == {"x": int}
+    with pytest.raises(NameError) as missing:
+        module.f(1)
+    assert str(module.__loader__.find_cause(missing.value)) == "No module named 'nosuch'"
 
 
 def test_a_package_imports_its_modules(tmp_path: Path) -> None:

@@ -104,7 +104,8 @@ class KernelLoader(UncachedLoader):
                         for d in node.decorator_list
                         if ast.unparse(getattr(d, "func", d)).rpartition(".")[2] != "autotune"
                     ]
-            code = compile(ast.Module([*futures, statement], []), self.path, "exec")
+            tree = ast.Module([*futures, statement], [])
+            code = compile(tree, self.path, "exec", dont_inherit=True)
             try:
                 exec(code, vars(module))  # noqa: S102 - as every import does
             except (Exception, SystemExit) as error:
