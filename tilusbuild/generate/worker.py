@@ -109,7 +109,8 @@ class KernelLoader(UncachedLoader):
             try:
                 exec(code, vars(module))  # noqa: S102 - as every import does
             except (Exception, SystemExit) as error:
-                self._errors |= dict.fromkeys(list_bound_names(statement), error)
+                # The first error of a name stays: later ones often follow from it.
+                self._errors = dict.fromkeys(list_bound_names(statement), error) | self._errors
 
     def find_cause(self, error: BaseException) -> BaseException:
         """Return the error of the statement that binds the name that `error` misses; else it."""
