@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 import tilusbuild
 from support.marks import MANIFEST, MARK, MODELLED, Marks
+from tilusbuild.cli.main import main
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.read import select_script_files, unpack_package
 from tilusbuild.preflight.prediction import DescribedHost, predict_run
@@ -64,6 +65,16 @@ def test_preflight_compares_this_cpu_unless_one_is_named(recent: Marks, tmp_path
     (line,) = [line for line in mine.instances if line.script == "mark"]
     assert line.problems[0].startswith("mark cpu is made for a CPU with abm, avx2")
     assert named.ok
+
+
+@pytest.mark.usefixtures("cpu")
+@pytest.mark.parametrize("verb", ["run", "tune --unchecked"])
+def test_a_measurement_calls_nothing_that_this_cpu_would_not_run(
+    recent: Marks, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    status = main(["-C", str(recent.directory), *verb.split(), "mark", "--size", "n=4"])
+    assert status == 2
+    assert "mark cpu is made for a CPU with abm, avx2" in capsys.readouterr().err
 
 
 def test_flags_for_a_cpu_ask_for_its_features() -> None:

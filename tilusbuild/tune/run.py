@@ -25,7 +25,7 @@ from tilusbuild.plan.model import (
 )
 from tilusbuild.plan.planner import Plan, ProgramJob, iterate_jobs
 from tilusbuild.runtime.choose import rank_code
-from tilusbuild.runtime.device import Device
+from tilusbuild.runtime.device import Device, explain_cpu_refusal
 from tilusbuild.runtime.naming import NamePattern, format_names
 from tilusbuild.state.temporary import TemporaryDirectory
 from tilusbuild.tune import prepare
@@ -95,7 +95,17 @@ def choose_program(
             hint="name one of them:\n"
             + format_names(instance.label for instance in plan.instances),
         )
+    check_cpu(project, plan)
     return plan, selection, next(iterate_jobs(plan))
+
+
+def check_cpu(project: Project, plan: Plan) -> None:
+    """Raise `InputError` if this CPU does not run the code of a planned instance. A program that
+    was called would be killed by SIGILL, and `tune` would reject it for good."""
+    for instance in plan.instances:
+        script = describe_planned(project.manifest, instance)
+        if (refusal := explain_cpu_refusal(script.code.isa)) is not None:
+            raise input_error(f"{script.label} is {refusal}")
 
 
 def build_program(

@@ -59,9 +59,10 @@ from tilusbuild.tune.bench.session import (
     list_integers,
 )
 from tilusbuild.tune.bench.work import CallScalar, Case, make_work
-from tilusbuild.tune.benches import BenchSource, select_one_model
+from tilusbuild.tune.benches import BenchSource, LocalBenches, select_one_model
 from tilusbuild.tune.display import TuningReporter, list_sample_notes, list_unwatched
 from tilusbuild.tune.input_rules import find_input_rules
+from tilusbuild.tune.run import check_cpu
 
 
 class TuningPublisher:
@@ -245,6 +246,8 @@ def tune_script(
     """
     selection = PlanSelection((request.to_name(target.name),), (), project.settings.level.value)
     plan = project.make_plan(selection)
+    if isinstance(source, LocalBenches):
+        check_cpu(project, plan)
     # Found before the build: a mistake in the sizes need not wait for it.
     sizes = [find_request_sizes(project, request, instance) for instance in plan.instances]
     builder = ProgramBuilder(
