@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 import tilusbuild
 from support.marks import MANIFEST, MARK, MODELLED, Marks
+from tilusbuild.check import checking
 from tilusbuild.cli.main import main
 from tilusbuild.package.extract import Limits
 from tilusbuild.package.read import select_script_files, unpack_package
@@ -75,6 +76,14 @@ def test_a_measurement_calls_nothing_that_this_cpu_would_not_run(
     status = main(["-C", str(recent.directory), *verb.split(), "mark", "--size", "n=4"])
     assert status == 2
     assert "mark cpu is made for a CPU with abm, avx2" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cpu")
+def test_check_serves_nothing_that_this_cpu_would_not_run(recent: Marks, built: Marks) -> None:
+    for marks, served in ((recent, False), (built, True)):
+        script, (why,) = checking._choose_instance([marks.script("mark")], device.get_cpu())
+        assert (script is not None) is served
+        assert ("is made for a CPU with abm" in why) is not served
 
 
 def test_flags_for_a_cpu_ask_for_its_features() -> None:

@@ -26,7 +26,7 @@ from tilusbuild.check.results import CheckedLine, ResultLine, ServedLine, format
 from tilusbuild.errors import input_error
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.runtime import choose
-from tilusbuild.runtime.device import Device, get_cpu, may_have_cuda
+from tilusbuild.runtime.device import Device, explain_cpu_refusal, get_cpu, may_have_cuda
 from tilusbuild.runtime.errors import LoadError
 from tilusbuild.runtime.kernel import list_available_programs, make_chooser
 from tilusbuild.runtime.library import LIBRARY, check_images, check_library, read_meta
@@ -157,11 +157,14 @@ def _name_script(script: Script) -> str:
 def _choose_instance(
     scripts: Sequence[Script], device: Device
 ) -> tuple[Script | None, tuple[str, ...]]:
-    """Return the instance that serves the device, None where none does, and the verdicts."""
+    """Return the instance that serves the device, None where none does or where this CPU does not
+    run its code, and the verdicts."""
     try:
         script, evaluations = choose.choose_instance(scripts, device)
     except LoadError as error:
         return None, tuple(str(error).splitlines())
+    if (refusal := explain_cpu_refusal(script.code.isa)) is not None:
+        return None, (f"{script.label} is {refusal}",)
     return script, tuple(str(evaluation) for evaluation in evaluations)
 
 

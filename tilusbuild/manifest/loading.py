@@ -467,7 +467,8 @@ def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagn
     word = next(meant, key)
     hint = did_you_mean(word, table_keys, likeness=_ALIKE, max_listed=0)
     if not hint and (missing := _find_missing_key(document, path)):
-        example = format_key_example(missing)
+        # `kind = "cpu"` is meant as `arch = "cpu"`.
+        example = format_key_example(missing, value)
         hint = f'"{missing[-1]}" is missing' + (f", as in: {example}" if example else "")
     hint = hint or _suggest_other_table(key) or did_you_mean(key, table_keys)
     # A table in [toolchain], as in [toolchain.other], is meant as a further toolchain.

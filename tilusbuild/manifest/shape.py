@@ -82,16 +82,16 @@ def format_header(path: Path) -> str:
     return f"[{'.'.join(names)}]" if names else "the top level"
 
 
-def format_key_example(path: Path) -> str | None:
-    """Return a line of TOML that sets the key, or the user's entry, at `path` to the first example
-    of its field; None without an example."""
+def format_key_example(path: Path, value: object = None) -> str | None:
+    """Return a line of TOML that sets the key, or the user's entry, at `path` to `value` if it is
+    an example of its field, else to the first; None without an example."""
     # An item of an array has no example of its own.
     while path and isinstance(path[-1], int):
         path = path[:-1]
     field = find_key(path)
     if field is None or not field.examples:
         return None
-    example: Any = field.examples[0]
+    example: Any = value if value in field.examples else field.examples[0]
     # An example of an open table shows whole entries; the user's entry is one of them.
     table = find_table(path[:-1])
     if table is None and isinstance(example, Mapping):
