@@ -23,12 +23,12 @@ from tilusbuild.toolchain.nvrtc_library import Nvrtc
 COUNT = int(os.environ.get("SPELLINGS", "150"))
 SEED = os.environ.get("SPELLINGS_SEED", "1")
 
-Ask = Callable[[Path, World], tuple[int, object]]
+Ask = Callable[[Path, World, Sequence[str]], tuple[int, object]]
 
 
 def preprocessed(*command: str, quoted: Sequence[str] = ("-iquote",)) -> Ask:
-    def ask(directory: Path, made: World) -> tuple[int, object]:
-        words = [*command, *options(made, f"../real/{SYSTEM}", *quoted), "source.cu"]
+    def ask(directory: Path, made: World, roots: Sequence[str]) -> tuple[int, object]:
+        words = [*command, *options(made, roots, f"../real/{SYSTEM}", *quoted), "source.cu"]
         done = subprocess.run(words, cwd=directory, capture_output=True, text=True, check=False)
         # Where a header lies is not compared, but what is in it.
         lines = (line for line in done.stdout.splitlines() if not line.startswith("#"))
@@ -40,9 +40,9 @@ def preprocessed(*command: str, quoted: Sequence[str] = ("-iquote",)) -> Ask:
 def compiled(library: str) -> Ask:
     nvrtc = Nvrtc(library)
 
-    def ask(directory: Path, made: World) -> tuple[int, object]:
+    def ask(directory: Path, made: World, roots: Sequence[str]) -> tuple[int, object]:
         source = (directory / "source.cu").read_bytes()
-        words = options(made, f"../real/{SYSTEM}")
+        words = options(made, roots, f"../real/{SYSTEM}")
         with contextlib.chdir(directory):
             words += ["-arch=compute_80", "-default-device"]
             status, log, ptx = nvrtc.compile(source, "source.cu", words, ("PTX",))
@@ -74,7 +74,9 @@ def different(directory: Path, made: World, ask: Ask, *, quotes: bool) -> tuple[
         return False, ""
     copy_to(copy, found)
     shutil.copyfile(real / "source.cu", copy / "source.cu")
-    wanted, got = ask(real, made), ask(copy, made)
+    wanted = ask(real, made, [root.name for root in roots])
+    # An include that climbs out of a root lies deeper in the copy, and so do its roots.
+    got = ask(copy, made, [root.name for root in found.roots])
     if wanted == got:
         return wanted[0] == 0, ""
     shown = "\n".join(f"--- {name}\n{text}" for name, text in made.files.items())

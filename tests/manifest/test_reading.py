@@ -90,6 +90,18 @@ def test_the_gpus_of_the_machine(
     assert notes[-1].endswith("(with PTX: there is no known GPU here; unknown GPU: sm_999)")
 
 
+@pytest.mark.parametrize(("written", "dtype"), [("{{ t }}", "t"), ("double", "f64")])
+def test_the_name_of_an_instance_says_the_types_of_a_template(
+    read: Callable[..., Manifest], written: str, dtype: str
+) -> None:
+    kernel = """template <int N, class T = float, class U = T> __global__ void
+axpy(unsigned n, T a, const T *__restrict__ x, unsigned char *y, U **u) {}"""
+    more = f'kernel = "axpy<4, {written}>"\nparams.t = ["f32", "i32"]\nargs.u = "u64*[n]"'
+    types = {name: type_ for name, (type_, _) in signature(read(more, kernel)).items()}
+    own = {"a": dtype, "x": f"{dtype}*[...]"}
+    assert types == {"n": "i32", "y": "u8*[...]", "u": "u64*[n]"} | own
+
+
 def test_the_size_of_a_shape_has_a_sign(read: Callable[..., Manifest]) -> None:
     kernel = KERNEL.replace("int n", "size_t n")
     assert signature(read(kernel=kernel))["n"] == ("u64", False)

@@ -5,6 +5,7 @@ A `World` is a project's headers, a system's by some of the same names, and a so
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -262,9 +263,9 @@ def world(rng: random.Random, *, narrow: bool = False) -> World:
     return made
 
 
-def options(made: World, system: Path | str, *quoted: str) -> list[str]:
-    """The search path of a compile in a directory that holds a project, and what it defines;
-    `quoted` are the words before the directory that `#include "…"` alone searches."""
-    where = [*quoted, "project/kernels"] if quoted else []
-    where += ["-Iproject/inc", "-Ipkg/inc", f"-I{system}"]
+def options(made: World, roots: Sequence[str], system: str, *quoted: str) -> list[str]:
+    """The search path of a compile in a directory that holds these roots, and what it defines;
+    `quoted` are the words before the first root, if `#include "…"` alone searches that."""
+    where = [*quoted, roots[0]] if quoted else []
+    where += [f"-I{root}" for root in (*roots[bool(quoted) :], system)]
     return [*where, *(f"-D{each}" for each in made.defines)]

@@ -33,6 +33,7 @@ from tilusbuild.signature.reading import (
     KernelParameter,
     KernelSource,
     TemplateTags,
+    bind_template,
     read_tags,
 )
 from tilusbuild.state.files import sha256_text
@@ -100,7 +101,9 @@ class KernelTemplate:
         has_other_text = source.is_open or tags.has_imports or "##" in text
         self.is_whole = not has_other_text and all(function.name for function in self.functions)
         """Whether the names of all its functions stand in its text."""
-        values = [(f.name, f.parameters, f.problem, f.is_global) for f in self.functions]
+        values = [
+            (f.name, f.parameters, f.problem, f.is_global, f.template_names) for f in self.functions
+        ]
         self.digest = sha256_text(repr((values, self.has_cpu, self.is_whole)))
 
     def find_functions(self, kernel: str | None, *, is_global: bool) -> list[DeclaredKernel]:
@@ -287,6 +290,9 @@ def _complete_script(
     if not kernels:
         yield from _explain_missing_kernel(document, name, kernel_name, template, untyped_names)
         return
+    constants = script.get("params")
+    names = constants if isinstance(constants, dict) else ()
+    kernels = [bind_template(kernel, kernel_name or "", names) for kernel in kernels]
     kernel, place = kernels[0], template.locate(kernels[0])
     parameter_names = {parameter.name for parameter in kernel.parameters}
     declared_names = {name for name, arg in args.items() if _is_parameter(arg)}

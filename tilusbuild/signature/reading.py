@@ -10,12 +10,13 @@ second.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tilusbuild.signature.parsing import C_TYPES, split_at_commas
 
@@ -93,10 +94,15 @@ class DeclaredKernel(Struct, frozen=True):
     """The column in characters, from 1."""
     problem: str = ""
     """Why a manifest has to declare the kernel; "" if it was read."""
-    is_template: bool = False
+    template_names: tuple[str, ...] = ()
+    """The names of a template's own parameters."""
     has_body: bool = True
     is_global: bool = True
     """False: a function of the host. A `cpu` target may call one of C linkage."""
+
+    @property
+    def is_template(self) -> bool:
+        return bool(self.template_names)
 
     @property
     def is_c(self) -> bool:
@@ -270,7 +276,11 @@ class KernelSource:
             row + 1,
             column + 1,
             problem,
-            template is not None,
+            tuple(
+                piece.partition("=")[0].split()[-1]
+                for _, piece in split_at_commas(" ".join(template or ()), "<(", ">)")
+                if piece.strip()
+            ),
             has_body,
             is_global,
         )
@@ -289,6 +299,23 @@ class KernelSource:
         (first, start), (last, end) = self._locate(opening), self._locate(closing)
         lines = self._lines[first : last + 1]
         return "\n".join([*lines[:-1], lines[-1][:end]])[start + 1 :]
+
+
+def bind_template(kernel: DeclaredKernel, name: str, constants: Collection[str]) -> DeclaredKernel:
+    """Return the kernel with the types of its parameters that a manifest's name for an instance
+    says: of "k<{{ T }}, 4>" the first is the dtype `T` if that is one of `constants`."""
+    inside = name.partition("<")[2].rpartition(">")[0]
+    words = (piece.strip(" {}") for _, piece in split_at_commas(inside, "<([{", ">)]}"))
+    types = dict(zip(kernel.template_names, words, strict=False))
+    parameters = []
+    for parameter in kernel.parameters:
+        type_ = types.get(parameter.type_name, "")
+        # The text around a type is read the same for each.
+        aliases = {parameter.type_name: "float" if type_ in constants else type_}
+        bound = read_parameter(parameter.text, aliases) if type_ else parameter
+        dtype = type_ if bound.dtype and type_ in constants else bound.dtype
+        parameters.append(replace(bound, dtype=dtype) if dtype else parameter)
+    return replace(kernel, parameters=tuple(parameters))
 
 
 @cache
