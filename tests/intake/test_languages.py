@@ -30,7 +30,7 @@ def get_configs():
     values = dict(block_M=[64, 128], threads=[128])
     return [dict(zip(values, row)) for row in itertools.product(*values.values())]
 @tilelang.autotune(configs=get_configs(), warmup=3)
-@tilelang.jit(out_idx=[-1])
+@tilelang.jit(out_idx=[-1], pass_configs={tilelang.PassConfigKey.TL_ENABLE_FAST_MATH: True})
 def copy(N, block_M, threads, dtype="float32"):
     m = T.dynamic("m")
     shape = [m, N]
@@ -124,6 +124,7 @@ def test_tensors_of_tilelang_are_arguments(tmp_path: Path) -> None:
     scripts = import_file(Project(tmp_path), TILELANG)
     assert scripts["copy"] == {
         "tilelang": "kernels.py:copy",
+        "flags": ["--use_fast_math"],
         "params": {"N": 1024},
         "args": {
             "A": {"type": "bf16*[m, N]", "align": 16},

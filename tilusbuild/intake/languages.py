@@ -350,6 +350,8 @@ def _add_tilelang_arguments(
     kernel: KernelDraft, function: ast.FunctionDef, jit: ast.expr | None
 ) -> list[str]:
     """Add the tensors as arguments, and return the constants that a call gives."""
+    if jit and re.search("tl[._]enable_fast_math'?: True", ast.unparse(jit), re.IGNORECASE):
+        kernel.flags.append("--use_fast_math")
     defaulted = zip(reversed(function.args.args), reversed(function.args.defaults), strict=False)
     values = {parameter.arg: default for parameter, default in defaulted} | _list_values(function)
     constants = list[str]()
