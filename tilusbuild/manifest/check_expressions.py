@@ -416,7 +416,10 @@ def _add_signature_error(
     full_type = script.args[name].type if name in script.args else None
     path = (*path, "args", name, "type")
     place = checks.document.locate_inside(path, error.column, full_text=full_type)
-    checks.add_error(place, error.message, error.hint)
+    hint = error.hint
+    if chosen := [name for name in error.undeclared if name in (*script.space, *script.derived)]:
+        hint = f'"{chosen[0]}" differs by schedule, a shape does not: write "[...]"'
+    checks.add_error(place, error.message, hint)
 
 
 def _check_cycles(checks: Checks, path: Path, target: str, script: ScriptSection) -> None:

@@ -228,13 +228,16 @@ def _describe_not_found(error: TemplateNotFound, environment: Environment) -> Pr
     return Problem(f"no template {quoted}", hint)
 
 
+_OR_UNRENDERED = "\nor set render = false, which compiles the file byte for byte"
+
+
 def _describe_syntax_error(error: TemplateSyntaxError, line: str) -> Problem:
     """Return what is wrong in a line, with a hint for C++ text that Jinja2 reads as its own."""
     # Jinja2's errors have no fields for the mistake and the word, so the message is searched.
     message = error.message or "syntax error"
     if message == "tag name expected":
         advice = 'in C++ text write "{ %", as in asm("… { %0, %1 }")'
-        return Problem('a tag has no name: "{%" starts a tag', advice)
+        return Problem('a tag has no name: "{%" starts a tag', advice + _OR_UNRENDERED)
     if block_match := re.search(r"Unexpected end of template.*closed is '(\w+)'", message):
         block = block_match[1]
         return Problem(f'"{block}" without "end{block}"', word=block)
@@ -249,6 +252,6 @@ def _describe_syntax_error(error: TemplateSyntaxError, line: str) -> Problem:
             hint = (
                 '"{{" starts an expression, which ends with "}}"\n'
                 'in C++ text write "{ {", as in int a[2][2] = { {1, 2}, …'
-            )
+            ) + _OR_UNRENDERED
             word = "{{"
     return Problem(message[0].lower() + message[1:], hint, word)

@@ -364,9 +364,11 @@ def _check_dims(
             message = f'dimensions "{quoted}" are neither arguments nor constants of the script'
         error = SignatureError(
             message,
-            hint=did_you_mean(undeclared[0], known, max_listed=0)
-            or f"known: {', '.join(known) or 'none'}\n"
-            f"or declare {'it' if is_one else 'each'}: {own}, if the kernel does not take it",
+            hint=(
+                did_you_mean(undeclared[0], known, max_listed=0)
+                or f"known: {', '.join(known) or 'none'}"
+            )
+            + f"\nor declare {'it' if is_one else 'each'}: {own}, if the kernel does not take it",
         )
         error.undeclared = tuple(undeclared)
         raise error
