@@ -98,6 +98,25 @@ def test_run_names_the_rule_at_sizes_that_its_program_does_not_serve(project: Pr
     assert "error: scale/2 cpu does not serve n=3: whole (n % vector == 0)" in err
 
 
+def test_rows_of_the_repository_do_not_decide_a_rule_about_other_sizes(project: Project) -> None:
+    """Given a rule that reads a size that is not a key, which no row of the repository has, then
+    the rows serve, and each call decides."""
+    project.edit("tilus.toml", 'n = "i32" }', 'n = "i32", count = "i32" }')
+    project.edit("tilus.toml", RULE, 'serves = { few = "vector <= count" }')
+    project.edit("tilus.toml", "{ n = 65536 }, { n = 65521 }", "{ n = 4096, count = 16 }")
+    dispatch = 'dispatch = { keys = ["n"], measured = "scale.jsonl" }\ntune'
+    project.edit("tilus.toml", "tune", dispatch)
+    project.edit("scale.cu.j2", "int n)", "int n, int count)")
+    project.run("tune", "scale")
+    for action in ("export", "fit"):
+        project.run("dispatch", action, "scale")
+        assert '"count"' not in (project.directory / "scale.jsonl").read_text()
+        project.run("build")
+        kernel = load("scale", where=str(project.cache))
+        assert kernel.select(n=4096, count=16)[1] == "measured"
+        assert kernel.select(n=4096, count=1).schedule["vector"] == 1
+
+
 def test_a_call_that_nothing_serves_is_an_error_that_names_the_rules(project: Project) -> None:
     project.edit("tilus.toml", "n % vector == 0", "n % vector == 0 and n > 50")
     project.run("build")

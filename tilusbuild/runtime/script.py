@@ -112,13 +112,16 @@ class ScriptServes(NamedTuple):
 
     def explain_refusal(self, program: int, sizes: Mapping[str, Value]) -> str | None:
         """Return the first rule by which a program does not serve a call, as `NAME (SOURCE)`; None
-        for a program that serves it. A rule without a value is false."""
+        for a program that serves it. A rule without a value is false. One that reads a size that is
+        not among `sizes` is true: a row of a table has the keys alone, and each call decides."""
         values = {name: column[program] for name, column in self.columns.items()}
         for rule in self.rules:
             try:
                 is_true = bool(rule.when({**self.alignments, **sizes, **values}))
             except NoValueError:
                 is_true = False
+            except KeyError:
+                continue
             if not is_true:
                 return f"{rule.name} ({rule.source})"
         return None
