@@ -377,6 +377,13 @@ def test_without_a_reference_nothing_is_tuned_but_on_demand(tune_project: New) -
     assert tuned["refused"] == {}
 
 
+def test_numbers_of_a_grid_are_written_as_those_of_a_size(tune_project: New) -> None:
+    project = tune_project("fast")
+    project.run("tune", "scale", "--grid", "n=1e3,2_000")
+    sizes = [json.loads(line)["sizes"] for line in project.rows.read_text().splitlines()]
+    assert sizes == [{"n": 1000}, {"n": 2000}]
+
+
 @pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="there is a GPU here")
 def test_a_target_that_cannot_run_here_is_the_user_s_mistake(tune_project: New) -> None:
     project = tune_project("fast", targets=("gpu",))
@@ -391,6 +398,7 @@ def test_mistakes_exit_with_status_2(tune_project: New) -> None:
         "scalee",
         "scale --budget soon",
         "scale --grid n=many",
+        "scale --grid n=1 --grid n=2",
         "scale --size k=3",
         "scale --device 0,x",
         "scale --device 0,0",

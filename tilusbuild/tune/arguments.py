@@ -63,7 +63,7 @@ def parse_sizes(options: Iterable[str]) -> list[dict[str, Value]]:
             if name in size:
                 hint = "repeat --size for one more size"
                 raise input_error(f"--size {word}: {name} is given twice", hint=hint)
-            size[name] = _parse_number(word, text)
+            size[name] = parse_number(f"--size {word}", text)
         sizes.append(size)
     return sizes
 
@@ -75,12 +75,12 @@ def check_seed(number: int) -> int:
     return number
 
 
-def _parse_number(word: str, text: str) -> Value:
+def parse_number(option: str, text: str) -> Value:
     """Return `text` as an integer, else as a float; `1e6` is an integer. Raises `InputError` for
-    any other text; `word` is the value of `--size` for the message."""
+    any other text; the message has the `option` with its value."""
     with suppress(ValueError):
         return int(text)
     with suppress(ValueError):
         number = float(text)
         return int(number) if number.is_integer() and "." not in text else number
-    raise input_error(f"--size {word}: {text} is not a number")
+    raise input_error(f"{option}: {text} is not a number")

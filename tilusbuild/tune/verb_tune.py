@@ -26,7 +26,15 @@ from tilusbuild.cli.arguments import (
 from tilusbuild.cli.options import CountsLine, emit_line, print_message
 from tilusbuild.report.jsonl import JsonLine, Scalar, declare_line
 from tilusbuild.runtime.naming import format_command
-from tilusbuild.tune.arguments import CACHE, SEED, SIZE, check_seed, parse_pair, parse_sizes
+from tilusbuild.tune.arguments import (
+    CACHE,
+    SEED,
+    SIZE,
+    check_seed,
+    parse_number,
+    parse_pair,
+    parse_sizes,
+)
 
 if TYPE_CHECKING:
     from tilusbuild.builder.project import Project
@@ -185,17 +193,17 @@ def _parse_grid(options: Sequence[str]) -> Iterator[Mapping[str, Value]]:
     """Yield every combination of the sizes of several --grid. Raises `InputError`."""
     from tilusbuild.errors import input_error
 
-    axes = []
+    axes: dict[str, list[Value]] = {}
     for word in options:
         name, text = parse_pair(word)
-        try:
-            axes.append([(name, int(size)) for size in text.split(",")])
-        except ValueError:
-            raise input_error(f"--grid {word}: sizes are whole numbers") from None
+        if name in axes:
+            hint = f"--grid {name}=A,B has several sizes"
+            raise input_error(f"--grid {word}: {name} is given twice", hint=hint)
+        axes[name] = [parse_number(f"--grid {word}", size) for size in text.split(",")]
     # Without --grid there are no sizes. The product of no axes would be one empty combination.
     if axes:
-        for combination in itertools.product(*axes):
-            yield dict(combination)
+        for combination in itertools.product(*axes.values()):
+            yield dict(zip(axes, combination, strict=True))
 
 
 def _open_source(arguments: TuneArgs, runner: LocalRunner) -> BenchSource:
@@ -235,7 +243,7 @@ def _tune_script(
         if arguments.json:
             emit_line(_make_tuned_line(script, decision), flush=True)
         winner = decision.winner
-        choice = "no program is usable"
+        choice = "no program is usable" if decision.outcomes else "nothing was measured"
         if winner is not None and winner.seconds is not None:
             unit, (time_text,) = format_times([winner.seconds])
             choice = f"program {winner.program.index}, {time_text} {unit}"
