@@ -69,6 +69,15 @@ def test_bad_programs_are_named_and_the_rest_is_checked(packed: New) -> None:
     assert [row["status"] for row in alone[1:]] == [row["status"] for row in checked]
 
 
+def test_the_file_of_a_reference_is_executed_once(packed: New) -> None:
+    """Given tests at three sizes, whose results are of a reference in a file that counts."""
+    project, _ = packed("fast", sizes=(1000, 2000, 3000))
+    reference = project.directory / "ref.py"
+    reference.write_text(reference.read_text() + "print(end='1', file=open('count', 'a'))\n")
+    project.run("package", "--with-tests", "--format", "dir")
+    assert (project.directory / "count").read_text() == "1"
+
+
 def test_only_what_a_call_chooses_is_checked(packed: New) -> None:
     project, path = packed("fast", "wrong", form="tar.zst", sizes=(100, 5000))
     out = project.run("check", path, "--chosen", "--junit", "result.xml").out

@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -289,6 +289,8 @@ def write_package_tests(
     bytes have one. Raises `InputError` for a reference that fails, and `OSError`.
     """
     files: dict[str, str] = {}
+    # The file of a reference is executed once.
+    find_check = cache(partial(find_output_check, project.manifest))
     for instance in instances:
         script = project.manifest.scripts[instance.script]
         if script.form not in ("kernel", "entry"):
@@ -304,7 +306,7 @@ def write_package_tests(
         for number, size in enumerate(sizes):
             name = f"{TESTS}/{instance.hash}/{number}"
             path = os.path.join(directory, name)
-            check = find_output_check(project.manifest, instance.script, unchecked=unchecked)
+            check = find_check(instance.script, unchecked=unchecked)
             # With the default seed of `tune`, the case has the same digest here and there.
             prepare_case(path, instance.spec.signature, size, check, rules, seed=0, cold=True)
             for file_name in sorted(os.listdir(path)):
