@@ -182,6 +182,11 @@ class RayBench:
             return ray.get(getattr(self._actor, method).remote(*arguments))
         except ray.exceptions.RayTaskError as error:
             raise WorkerUnusableError(str(error.cause)) from None
+        except ray.exceptions.RayActorError:
+            # Ray's text is about actors.
+            raise WorkerUnusableError(
+                "its process has ended, or its node does not answer"
+            ) from None
         except ray.exceptions.RayError as error:
             raise WorkerUnusableError(_first_line(error)) from None
 
