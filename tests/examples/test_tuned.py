@@ -1,10 +1,12 @@
 """What the examples keep of tunings, beside their spaces of today."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support import command_line
 from support.paths import ROOT
 from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.plan.measured import read_committed_rows
@@ -51,3 +53,17 @@ def test_every_file_is_named_by_its_manifest() -> None:
         manifest = load_manifest(example / "tilus.toml")
         named = {path for script in manifest.scripts for path in manifest.list_data_files(script)}
         assert {str(path) for path in example.glob("tuned/*")} <= named
+
+
+@pytest.mark.slow
+def test_the_serving_example_is_tuned_and_packed_as_its_page_says(tmp_path: Path) -> None:
+    example = tmp_path / "examples" / "serving"
+    shutil.copytree(ROOT / "examples" / "serving", example)
+    environment = {"TILUSBUILD_CACHE_DIR": str(tmp_path / "cache")}
+    for line in (example / "README.md").read_text().splitlines():
+        if line.startswith("    tilusbuild "):
+            words = line.split()[1:]
+            words += ["--budget", "40"] if "tune" in words else []
+            command_line.run(tmp_path, *words, environment=environment)
+    assert {path.name for path in example.glob("tuned/*")} == {"linear.jsonl", "paged_decode.jsonl"}
+    assert [path.suffix for path in tmp_path.glob("**/dist/*")] == [".whl"]
