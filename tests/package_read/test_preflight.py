@@ -179,6 +179,7 @@ NEEDS = HostNeeds(MACHINE, "x86-64-v2", "2.28", ("libc.so.6",), "0.1.9", "3.4.25
         ({"tvm_ffi": "0.1.8"}, "tvm-ffi ~=0.1.9"),
         ({"tvm_ffi": "0.1.9"}, None),
         ({"tvm_ffi": "0.1.12"}, None),
+        ({"tvm_ffi": "0.1.9.post2"}, None),
         ({"tvm_ffi": "0.2.0"}, "tvm-ffi ~=0.1.9"),
         ({"tvm_ffi": "1.1.9"}, "tvm-ffi ~=0.1.9"),
     ],
@@ -210,7 +211,8 @@ def test_the_command_prints_a_table_of_answers(hand, project, tmp_path) -> None:
         ["sm_90", "mark", "hopper"],
         ["sm_120", "mark", "ampere"],
     ]
-    said = project.run("preflight", path, "-d", "sm_75", status=1).out
+    newest = ["--driver", "13.post1", "--tvm-ffi", "0.1.15.post2"]
+    said = project.run("preflight", path, "-d", "sm_75", *newest, status=1).out
     assert "sm_75: missing: mark: mark has no program" in said
     lines = project.run("preflight", path, "-d", "sm_75", "--json", status=1).out.splitlines()
     events = [json.loads(line) for line in lines]

@@ -15,6 +15,8 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 import tilusbuild
+from tilusbuild.check.checking import CheckRequest, check_package
+from tilusbuild.errors import InputError
 
 New = Callable[..., Any]
 MODES = ("wrong", "crash", "fast", "hang", "beside")
@@ -173,3 +175,10 @@ def test_a_mistake_in_the_call_is_status_2(packed: New) -> None:
     assert "a test of scale cpu cannot be read" in project.run("check", path, status=2).err
     project.run("package", "--format", "dir")
     assert "package --with-tests" in project.run("check", path, status=2).err
+
+
+def test_without_the_builder_only_a_directory_is_read(packed: New) -> None:
+    project, path = packed("fast", form="tar.zst")
+    request = CheckRequest(root=str(project.directory / path), shown=path)
+    with pytest.raises(InputError, match=r"tar\.zst is not a directory"):
+        next(check_package(request))

@@ -79,6 +79,11 @@ def check_package(request: CheckRequest) -> Iterator[ResultLine]:
     """Check a package, and yield each result as soon as it is known. With a log, samples are
     appended to it. Raises `InputError` for a package without tests and for an unknown name or
     device, and `WorkerUnusableError`."""
+    if not os.path.isdir(request.root):
+        raise input_error(
+            f"{request.shown} is not a directory",
+            hint="unpack it, as by tar --zstd -xf; `tilusbuild check` also reads archives",
+        )
     if not os.path.isdir(os.path.join(request.root, TESTS)):
         raise input_error(
             f"{request.shown} has no tests",

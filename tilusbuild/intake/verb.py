@@ -213,7 +213,7 @@ def _print_result(arguments: ImportArgs, draft: ManifestDraft, manifest: str) ->
     """Print the manifest or its path, the counts, and the notes."""
     from tilusbuild.report.text import format_count
 
-    sources = sum(len(library.sources) for library in draft.libraries)
+    sources = len({source for library in draft.libraries for source in library.sources})
     kernels = len(draft.kernels)
     if arguments.json:
         emit_line(ImportedLine(manifest, sources, kernels, tuple(draft.notes)))

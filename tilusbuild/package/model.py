@@ -161,5 +161,5 @@ def read_code(data: bytes) -> tuple[tuple[Image, ...], LibraryNeeds | None]:
 
 
 def parse_version(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version such as "2.17"."""
-    return tuple(int(word) for word in version.split("."))
+    """Return the numbers of a version such as "2.17"; of a post-release, those of its release."""
+    return tuple(int(word) for word in version.partition(".post")[0].split("."))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tilusbuild.preflight.prediction import DescribedHost, PreflightReport
 
 _ARCH = re.compile(r"sm_\d{2,3}[af]?", re.ASCII)
-_VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,2}", re.ASCII)
+_VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,2}(\.post\d+)?", re.ASCII)
 
 
 class PreflightArgs(LimitArgs, frozen=True, kw_only=True):
@@ -88,6 +88,7 @@ def run(arguments: PreflightArgs) -> int:
 def _describe_host(arguments: PreflightArgs, device: str) -> DescribedHost:
     """Return the machine that the options describe. Raises `InputError`."""
     from tilusbuild.errors import input_error
+    from tilusbuild.package.model import parse_version
     from tilusbuild.preflight.prediction import ANY_GPU, NEWEST_DRIVER, DescribedHost
     from tilusbuild.runtime.device import Device
 
@@ -104,7 +105,7 @@ def _describe_host(arguments: PreflightArgs, device: str) -> DescribedHost:
     driver = NEWEST_DRIVER
     if arguments.driver is not None:
         # "12.8" is 12080 in CUDA's API; of "12" the minor number is the 0 that is appended.
-        major, minor = (int(word) for word in f"{arguments.driver}.0".split(".")[:2])
+        major, minor = (*parse_version(arguments.driver), 0)[:2]
         driver = 1000 * major + 10 * minor
     name = arguments.gpu_name or ANY_GPU
     return DescribedHost(
