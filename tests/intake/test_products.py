@@ -33,7 +33,8 @@ pytestmark = [
 ]
 
 MACROS = ["A", "B", "C", "D(2)", "E", "WHICH", "__OPTIMIZE__", "__FAST_MATH__", "_OPENMP",
-          "__AVX2__", "__cplusplus", "__OPTIMIZE_SIZE__", "__NO_MATH_ERRNO__"]  # fmt: skip
+          "__AVX2__", "__cplusplus", "__OPTIMIZE_SIZE__", "__NO_MATH_ERRNO__",
+          "__NVCC__"]  # fmt: skip
 SOURCE = """\
 #if __has_include(<which.h>)
 #include <which.h>
@@ -111,15 +112,16 @@ class Drawn:
 
     def add_unit(self, name: str, used: str) -> str:
         is_cuda = self.has_cuda and self.draw.random() < 0.4
+        by_nvcc = is_cuda or (self.has_cuda and self.draw.random() < 0.3)
         lines = "\n".join(
             f'#ifdef {m.partition("(")[0]}\n    " {m}=" TEXT({m})\n#endif' for m in MACROS
         )
         text = SOURCE.format(name=name, lines=lines) + used + (KERNEL.format(name=name) * is_cuda)
         source = self.project.write(f"csrc/{name}.{'cu' if is_cuda else 'cpp'}", text)
-        words = draw_words(self.draw, EITHER + (DEVICE if is_cuda else HOST))
+        words = draw_words(self.draw, EITHER + (DEVICE if by_nvcc else HOST))
         self.draw.shuffle(words)
         tail = ["-c", f"csrc/{source.name}", "-o", f"{name}.o"]
-        line = " ".join([NVCC if is_cuda else CXX, *words, *tail]).format(name=name)
+        line = " ".join([NVCC if by_nvcc else CXX, *words, *tail]).format(name=name)
         self.commands.append((f"{name}.o", [f"csrc/{source.name}"], line))
         return f"{name}.o"
 

@@ -124,6 +124,8 @@ def parse_arguments(argv: Sequence[str], directory: str, tool: str = "nvcc") -> 
         for value in split(option.value) if split else [option.value]:
             part = structs.replace(option, value=value)
             _add_option(arguments, part, directory, _FOR_NVCC if by_nvcc else _FOR_BOTH)
+    if by_nvcc and any(not source.endswith(".cu") for source in arguments.sources):
+        arguments.defines.setdefault("__NVCC__", True)
     return arguments
 
 

@@ -78,7 +78,8 @@ class ObjectNvcc(NvccPipeline):
             return [_make_object_step("{nvcc}", recipe, arguments)]
         host = ("-Xcompiler", f"-fPIC,-march={choose_host_march(recipe)},-frandom-seed=0")
         device: tuple[str, ...] = ()
-        code: tuple[str, ...] = ("-x", part.language)
+        # nvcc defines the macro for host code too, where the host compiler alone does not.
+        code: tuple[str, ...] = ("-x", part.language, "-Xcompiler", "-U__NVCC__")
         if part.language == "cu":
             code = format_gencode(recipe.archs, ptx=recipe.ptx)
             relocatable = ("-rdc=true",) if part.rdc else ()
