@@ -72,6 +72,13 @@ def test_all_that_is_not_written_is_read(read: Callable[..., Manifest]) -> None:
     assert manifest.list_script_targets("axpy") == ("sm_80", "cpu")
 
 
+def test_of_several_kernels_the_one_of_the_scripts_name_is_meant(
+    read: Callable[..., Manifest],
+) -> None:
+    manifest = read(kernel="__global__ void before(int n) {}\n" + KERNEL)
+    assert (manifest.scripts["axpy"].kernel, signature(manifest)) == ("axpy", READ)
+
+
 def test_the_gpus_of_the_machine(
     read: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,8 +170,8 @@ def test_what_is_written_is_laid_over(
         ("float a", "Half a", 6, 'the type of the parameter "Half a"', 'args.a = "f32"'),
         ("x, float *y", "x, {{ t }} *y", 6, 'the type of the parameter "*y"', 'args.y = "f32*[n]"'),
         ('extern "C" __g', "template <int N> __g", 6, '"axpy" is a template', 'kernel = "axpy<…>"'),
-        ("{% endif %}\n", "__global__ void g() {}\n{% endif %}\n", 6,
-         '2 kernels are declared: "axpy" in line 6, "g" in line 11', 'kernel = "axpy"'),
+        ("axpy(int n, float a, const float *_", "f() {}\n__global__ void g(int *_", 6,
+         '2 kernels are declared: "f" in line 6, "g" in line 8', 'kernel = "f"'),
         ('"cpu" %}', '"cpu"', 2, "expected token 'end of statement block', got 'extern'", ""),
     ],
 )  # fmt: skip

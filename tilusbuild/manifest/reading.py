@@ -273,9 +273,9 @@ def _complete_script(
     """Add the kernel and its arguments from the template to a script, and lines about that to
     `notes`. Yield the mistakes; with one, nothing is added.
 
-    The kernel is the one that the script names, else the template's only one. Its arguments are
-    added unless those of the manifest are complete: all have an element type, and they are either
-    at least the kernel's parameters, or have a name that is none of them.
+    The kernel is the one that the script names, else the one of its own name, else the template's
+    only one. Its arguments are added unless those of the manifest are complete: all have an element
+    type, and they are either at least the kernel's parameters, or have a name that is none of them.
     """
     kernel_name, args = script.get("kernel"), script.get("args") or {}
     if not isinstance(kernel_name, str | None) or not isinstance(args, dict):
@@ -284,6 +284,8 @@ def _complete_script(
     # Without an element type are "[m, k]" and a table without `type`.
     untyped_names = {name for name, arg in args.items() if _read_type(arg)[:1] in ("", "[")}
     kernels = template.find_functions(kernel_name, is_global=True)
+    if kernel_name is None:
+        kernels = [each for each in kernels if each.plain == name] or kernels
     if not kernels and _has_only_cpu_targets(document.data, script):
         functions = template.find_functions(kernel_name, is_global=False)
         kernels = [each for each in functions if each.is_c] or functions

@@ -353,7 +353,8 @@ class ScriptSection(SpaceKeys, frozen=True, kw_only=True):
     ] = None
     """The `__global__` function in the template. A plain name is that of an `extern "C"` function;
     any other is a C++ name, such as `::saxpy`. `{{ … }}` is an expression over the values of the
-    program. Without it: the one kernel of the template, unless there is `entry` or `library`."""
+    program. Without it: the kernel of the script's name, or the template's only one, unless there
+    is `entry` or `library`."""
     kernels: Entries[KernelSection] = NOTHING
     """Several kernels of the template, in place of `kernel`. Each is a script `NAME.KERNEL`; all
     are one translation unit."""
