@@ -411,6 +411,7 @@ def test_a_program_takes_the_place_of_no_library(project: Project) -> None:
         "libnet.so": ["src/a.c", "src/b.cu"], "libnet.a": ["src/a.c", "src/b.cu"],
         "libnet_program.a": ["src/main.c"],
     }  # fmt: skip
+    assert "tilus.toml: 3 sources;" in printed
     assert "g++ -Wl,--whole-archive libnet_program.a -Wl,--no-whole-archive libnet.a -lm" in printed
 
 
