@@ -214,6 +214,14 @@ def test_a_name_that_would_mean_two_files_is_an_error(project, roots, link, name
     assert said.startswith('source.cu:2:11: error: ".." after a symbolic link leads elsewhere')
 
 
+def test_a_circle_of_includes_through_a_link_is_an_error(project, roots):
+    project.write({"project/src/b.h": '#pragma once\n#include "../include/a.h"\n'})
+    project.write({"project/include/a.h": '#include "linked/b.h"\n'})
+    os.symlink("../src", project.directory / "project/include/linked")
+    with pytest.raises(InputError, match="after a symbolic link"):
+        closure("#include <a.h>\n", roots)
+
+
 def test_a_name_that_is_missing_in_the_project_is_not_in_the_copy(project, roots, link):
     project.write({"project/include/sub/d.h": ""})
     for other in ("#include <sub/d.h>", "#include IMPL"):

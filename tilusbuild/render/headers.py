@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache, cached_property
 from typing import NamedTuple, TypeAlias
@@ -54,6 +55,8 @@ _MAX_NOTES = 3
 _EMPTY = sha256_bytes(b"")
 _MAX_LEVELS = 8
 """How far an include may lead above its tree: a project has no business at the root."""
+_MAX_NAMES = 8
+"""Names of one file by links. A circle of includes through a link makes longer ones without end."""
 
 
 class SearchDirectory(NamedTuple):
@@ -379,6 +382,8 @@ class _ClosureSearch(ReachedHeaders):
     """The directories of which every file was taken."""
     operands: dict[str, HeaderFile | None] = field(default_factory=dict)
     """The header with a computed include (None: the source), by the include's operand."""
+    name_counts: Counter[str] = field(default_factory=Counter)
+    """The names of each file since `has_links`, by its real path."""
 
     def run_search(self, source_scan: Scan, source: str, extra: Sequence[str]) -> Closure:
         """Return the closure of a source, whose scan is `source_scan`. Raises `InputError`."""
@@ -401,6 +406,10 @@ class _ClosureSearch(ReachedHeaders):
             file = self.queue.pop()
             self._note_scan(file.scan, file)
             self.add_reached(self.headers.follow_includes(file, self.rendered))
+            if self.has_links:
+                self.name_counts[real_path := os.path.realpath(file.path)] += 1
+                if self.name_counts[real_path] > _MAX_NAMES:
+                    break
         # With `levels` this search is thrown away: one over deeper roots follows.
         if self.has_links and not self.levels:
             self._check_names(source)
@@ -429,7 +438,7 @@ class _ClosureSearch(ReachedHeaders):
 
     def _check_names(self, source: str) -> None:
         """Raise `InputError` if a name in the copy, which has no links, would mean two files, or a
-        file where there is none."""
+        file where there is none; also if a file has more than `_MAX_NAMES`."""
         sights: dict[tuple[str, str | None], _Sight] = {
             (file.name, os.path.normpath(file.path)): ("", None) for file in self.files.values()
         } | self.sights
@@ -440,7 +449,8 @@ class _ClosureSearch(ReachedHeaders):
         ordered_sights = sorted(sights.items(), key=lambda item: ".." in item[1][0])
         for (name, path), (include_text, includer) in ordered_sights:
             real_path = path and os.path.realpath(path)
-            if path_of_name.setdefault(name, real_path) != real_path:
+            is_endless = include_text and self.name_counts[real_path or ""] > _MAX_NAMES
+            if path_of_name.setdefault(name, real_path) != real_path or is_endless:
                 message = '".." after a symbolic link leads elsewhere in a copy'
                 hint = "include the header by a path without the link"
                 diagnostic = _make_diagnostic(source, includer, include_text, message, hint)
