@@ -101,8 +101,8 @@ class Ratio:
 def ratio(arm: Arm, to: Arm, what: str = "wall") -> Ratio:
     """Round by round, of time elapsed or of `cpu`."""
     pairs = zip(arm.runs, to.runs, strict=True)
-    each = [getattr(a, what) / getattr(b, what) for a, b in pairs]
-    return Ratio(statistics.median(each), min(each), max(each))
+    ratios = [getattr(a, what) / getattr(b, what) for a, b in pairs]
+    return Ratio(statistics.median(ratios), min(ratios), max(ratios))
 
 
 def report(
@@ -118,7 +118,7 @@ def report(
     print(
         f"  {'':34}{'median':>10}{'min':>10}{'max':>10}{'cpu':>10}   {base.name} by it, and of CPU"
     )
-    found: dict[str, object] = {}
+    row_by_arm: dict[str, object] = {}
     for arm in arms:
         walls = [wall / unit / per for wall in arm.walls]
         cpu = statistics.median(ran.cpu for ran in arm.runs) / unit / per
@@ -128,7 +128,7 @@ def report(
         compared = "" if arm is base else f"   {by}, {by_cpu}"
         numbers = "".join(f"{n:10.3f}" for n in (middle, min(walls), max(walls), cpu))
         print(f"  {arm.name:34}{numbers}{compared}")
-        found[arm.name] = {
+        row_by_arm[arm.name] = {
             "median": middle,
             "min": min(walls),
             "max": max(walls),
@@ -137,7 +137,7 @@ def report(
             "cpu_ratio": None if arm is base else [by_cpu.median, by_cpu.low, by_cpu.high],
         }
     sys.stdout.flush()
-    return {"title": title, "unit": suffix, "arms": found}
+    return {"title": title, "unit": suffix, "arms": row_by_arm}
 
 
 def process(
@@ -249,10 +249,10 @@ def finish(asked: argparse.Namespace, results: Sequence[Mapping[str, object]]) -
 def ninja() -> str:
     """Ninja's program, of its package. Raises `WorkNotDoneError` where there is none."""
     beside = os.path.join(os.path.dirname(sys.executable), "ninja")
-    found = beside if os.path.exists(beside) else shutil.which("ninja")
-    if found is None:
+    path = beside if os.path.exists(beside) else shutil.which("ninja")
+    if path is None:
         raise WorkNotDoneError('ninja is needed: pip install "tilusbuild[bench]"')
-    return found
+    return path
 
 
 def nvcc() -> str:
@@ -260,10 +260,10 @@ def nvcc() -> str:
     `WorkNotDoneError` where there is none."""
     named = os.environ.get("TILUSBUILD_BENCH_NVCC")
     places = ["nvcc", *(os.path.join(root, "bin", "nvcc") for root in list_wheel_roots())]
-    found = next(filter(None, map(shutil.which, [named] if named else places)), None)
-    if found is None:
+    path = next(filter(None, map(shutil.which, [named] if named else places)), None)
+    if path is None:
         raise WorkNotDoneError('nvcc is needed: pip install "tilusbuild[cuda]"')
-    return found
+    return path
 
 
 @dataclass(frozen=True)
@@ -288,8 +288,8 @@ def use(spans: Sequence[tuple[float, float]], places: int) -> Use:
         if running >= places:
             full_until = moment
         running, last = running + change, moment
-    whole = max(ended - begun, 1e-9)
-    return Use(busy_time / (whole * places), (ended - full_until) / whole)
+    duration = max(ended - begun, 1e-9)
+    return Use(busy_time / (duration * places), (ended - full_until) / duration)
 
 
 def spans_of_build(words: Sequence[str], directory: str | Path) -> list[tuple[float, float]]:

@@ -29,14 +29,14 @@ def milliseconds(call: Callable[[], Any]) -> float:
     return float(do_bench(call, warmup=15, rep=60, return_mode="median"))
 
 
-def beside(name: str, size: Any, ours: Any, theirs: Any, got: Any) -> dict[str, Any]:
+def beside(name: str, size: Any, kernel_call: Any, peer_call: Any, got: Any) -> dict[str, Any]:
     """Call both, compare what ours leaves in `got` with what the peer returns, time both."""
-    ours()
-    expected = theirs().reshape(got.shape).double()
+    kernel_call()
+    expected = peer_call().reshape(got.shape).double()
     error = float((got.double() - expected).norm() / expected.norm())
     if not error < TOLERANCE:
         raise AssertionError(f"{name} at {size}: error {error}")
-    mine, other = milliseconds(ours), milliseconds(theirs)
+    mine, other = milliseconds(kernel_call), milliseconds(peer_call)
     return {"size": size, "us": mine * 1e3, "peer us": other * 1e3, "by peer": mine / other}
 
 
@@ -152,30 +152,30 @@ def regret(kernel: Any, work: Path, count: int) -> dict[str, Any]:
         p.number: tvm_ffi.load_module(str(work / "programs" / p.hash / "module" / "lib.so"))
         for p in kernel.programs
     }
-    drawn, found = random.Random(1), []
+    drawn, regrets = random.Random(1), []
     for _ in range(count):
         m, n = int(2 ** drawn.uniform(0, 14)), int(2 ** drawn.uniform(7, 13))
         x, w = normal(m, n), normal(n)
-        given = (x, w, torch.empty_like(x), 1e-6)
-        times = {number: warm(p["launch"], given) for number, p in programs.items()}
-        found.append(times[kernel.select(m=m, n=n).program] / min(times.values()) - 1)
-    found.sort()
-    return {"sizes": count, "mean": statistics.mean(found), "median": found[count // 2],
-            "95 %": found[count * 95 // 100], "worst": found[-1]}  # fmt: skip
+        arguments = (x, w, torch.empty_like(x), 1e-6)
+        times = {number: warm(p["launch"], arguments) for number, p in programs.items()}
+        regrets.append(times[kernel.select(m=m, n=n).program] / min(times.values()) - 1)
+    regrets.sort()
+    return {"sizes": count, "mean": statistics.mean(regrets), "median": regrets[count // 2],
+            "95 %": regrets[count * 95 // 100], "worst": regrets[-1]}  # fmt: skip
 
 
-def warm(launch: Callable[..., Any], given: tuple[Any, ...]) -> float:
+def warm(launch: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
     """Return the least of three groups of five launches, in milliseconds a launch."""
     import torch
 
-    launch(*given)
+    launch(*arguments)
     best = float("inf")
     for _ in range(3):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda._sleep(60_000)
         start.record()
         for _ in range(5):
-            launch(*given)
+            launch(*arguments)
         end.record()
         end.synchronize()
         best = min(best, start.elapsed_time(end) / 5)

@@ -60,9 +60,9 @@ def fake_toolkit(directory: Path) -> str:
 
 def project(directory: Path, programs: int, nvcc: str, *, scripts: int = 10) -> None:
     """Write a project of `scripts` scripts with `programs` programs in all, an even number each."""
-    each = programs // scripts
-    assert each * scripts == programs
-    assert each % 2 == 0
+    per_script = programs // scripts
+    assert per_script * scripts == programs
+    assert per_script % 2 == 0
     write(directory / "include/all.h", "".join(f'#include "h{i}.h"\n' for i in range(HEADERS - 1)))
     for i in range(HEADERS - 1):
         write(directory / f"include/h{i}.h", f"#pragma once\n#define H{i} {i}\n")
@@ -73,7 +73,7 @@ def project(directory: Path, programs: int, nvcc: str, *, scripts: int = 10) -> 
     )
     for number in range(scripts):
         name = f"s{number}"
-        text += _SCRIPT.format(name=name, steps=each // 2)
+        text += _SCRIPT.format(name=name, steps=per_script // 2)
         write(directory / f"kernels/{name}.cu.j2", TEMPLATE)
     write(directory / "tilus.toml", text)
 

@@ -6,6 +6,6 @@ import triton.language as tl
 
 @triton.jit
 def kernel(x, y, a, n, BLOCK: tl.constexpr):  # noqa: N803
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    tl.store(y + at, a * tl.load(x + at, inside) + tl.load(y + at, inside), inside)
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = offsets < n
+    tl.store(y + offsets, a * tl.load(x + offsets, inside) + tl.load(y + offsets, inside), inside)

@@ -66,7 +66,7 @@ ONE_PASS = ["-gencode", "arch=compute_90a,code=sm_90a"]
 SHARED = ["--shared", "-Xcompiler", "-fPIC"]
 
 
-def ours(directory: Path, programs: int) -> Path:
+def make_project(directory: Path, programs: int) -> Path:
     """A project of three schedules of saxpy, or a multiple of six; the kernels stay small."""
     pairs = max(1, programs // 6)
     unroll = max(number for number in range(1, _MAX_UNROLLED + 1) if pairs % number == 0)
@@ -80,8 +80,8 @@ def ours(directory: Path, programs: int) -> Path:
 
 def sources(directory: Path) -> list[str]:
     """What tilusbuild rendered."""
-    found = sorted(directory.glob(".cache/programs/*/module/source.cu"))
-    return [path.read_text() for path in found]
+    paths = sorted(directory.glob(".cache/programs/*/module/source.cu"))
+    return [path.read_text() for path in paths]
 
 
 def peer(
@@ -134,7 +134,7 @@ def main() -> None:
     jobs = len(os.sched_getaffinity(0))
     ninja = _bench.ninja()
     with _bench.workshop() as directory:
-        mine = ours(directory / "tilus", programs)
+        mine = make_project(directory / "tilus", programs)
         _projects.build(mine)
         texts = sources(mine)
         assert len(texts) == programs, len(texts)
@@ -199,14 +199,14 @@ def places_used(arms: Sequence[Arm], mine: Path, floor: Path, jobs: int) -> dict
     )
     arms[1].once(keep=False)
     ninja_used = _bench.use(_bench.spans_of_ninja(floor), jobs)
-    found: dict[str, object] = {"title": "places used"}
+    report: dict[str, object] = {"title": "places used"}
     for name, used in ((arms[0].name, ours_used), (arms[1].name, ninja_used)):
         print(
             f"  {name:34}{used.used:10.1%} of {jobs} places in use from the first compile to the "
             f"last; not all in the last {used.tail:.1%}"
         )
-        found[name] = {"used": used.used, "tail": used.tail}
-    return found
+        report[name] = {"used": used.used, "tail": used.tail}
+    return report
 
 
 def with_ffi(
@@ -225,13 +225,13 @@ def with_ffi(
     peer(directory, texts, flags, "so", ffi=True)
     ran = process((_bench.ninja(), f"-j{jobs}"), directory)
     assert len(list(directory.glob("out/*.so"))) == len(texts)
-    each = ran.cpu / len(texts)
+    program_cpu = ran.cpu / len(texts)
     ours_each = statistics.median(one.cpu for one in mine.runs) / programs
     print(
-        f"  with the C++ headers of tvm-ffi, nvcc --shared: {each:.2f} s of CPU a program, "
-        f"{each / ours_each:.1f} times as much"
+        f"  with the C++ headers of tvm-ffi, nvcc --shared: {program_cpu:.2f} s of CPU a program, "
+        f"{program_cpu / ours_each:.1f} times as much"
     )
-    return {"title": "C++ FFI", "cpu": each, "ratio": each / ours_each}
+    return {"title": "C++ FFI", "cpu": program_cpu, "ratio": program_cpu / ours_each}
 
 
 def _remove_logs(arm: Arm, directory: Path) -> None:

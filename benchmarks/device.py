@@ -95,24 +95,24 @@ def main() -> None:
         return
     import torch
 
-    found: dict[str, Any] = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
+    results: dict[str, Any] = {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
     with workshop() as work:
         kernels = {k: tuned(work, s, options.budget) for k, s in SCRIPTS.items()}
-        found["copy, TB/s"] = copied = copy_speed()
-        found["a call, us"] = calls(kernels["saxpy"])
+        results["copy, TB/s"] = copied = copy_speed()
+        results["a call, us"] = calls(kernels["saxpy"])
         for name in ("gemm", "gemm_tma"):
-            found[name] = gemm_rows(kernels[name])
-        found["rms_norm"] = rms_norm_rows(kernels["rms_norm"], copied)
-        found["saxpy"] = saxpy_rows(kernels["saxpy"], copied)
-        found["decode"] = decode_rows(kernels["decode"])
+            results[name] = gemm_rows(kernels[name])
+        results["rms_norm"] = rms_norm_rows(kernels["rms_norm"], copied)
+        results["saxpy"] = saxpy_rows(kernels["saxpy"], copied)
+        results["decode"] = decode_rows(kernels["decode"])
         cache = work / "quickstart" / ".cache"
-        found["regret"] = regret(kernels["rms_norm"], cache, 10 if options.small else 200)
-    for name, rows in found.items():
+        results["regret"] = regret(kernels["rms_norm"], cache, 10 if options.small else 200)
+    for name, rows in results.items():
         if isinstance(rows, list):
             show(name, rows)
         else:
             print(f"{name}: {rows}")
-    finish(options, [found])
+    finish(options, [results])
 
 
 if __name__ == "__main__":

@@ -64,12 +64,12 @@ for threads in (128, 256):
 
 def six(directory: Path, nvcc: str, rounds: int) -> dict[str, object]:
     """One template edited, six programs, nothing to compile."""
-    ours, theirs = directory / "six", directory / "six-ninja"
-    _projects.project(ours, 6, nvcc, scripts=1)
-    process((*_bench.TILUSBUILD, "build"), ours)
+    own_project, ninja_project = directory / "six", directory / "six-ninja"
+    _projects.project(own_project, 6, nvcc, scripts=1)
+    process((*_bench.TILUSBUILD, "build"), own_project)
     names = [f"{threads}_{step}" for threads in (128, 256) for step in (1, 2, 3)]
-    _projects.write(theirs / "s0.cu.j2", _projects.TEMPLATE)
-    _projects.write(theirs / "render.py", _RENDER)
+    _projects.write(ninja_project / "s0.cu.j2", _projects.TEMPLATE)
+    _projects.write(ninja_project / "render.py", _RENDER)
     sources = " ".join(f"src/{name}.cu" for name in names)
     lines = [
         "rule render",
@@ -80,9 +80,9 @@ def six(directory: Path, nvcc: str, rounds: int) -> dict[str, object]:
         f"build {sources}: render s0.cu.j2 | render.py",
         *(f"build out/{name}.so: compile src/{name}.cu" for name in names),
     ]
-    _projects.write(theirs / "build.ninja", "\n".join(lines) + "\n")
+    _projects.write(ninja_project / "build.ninja", "\n".join(lines) + "\n")
     ninja = _bench.ninja()
-    process((ninja, "-j2"), theirs)
+    process((ninja, "-j2"), ninja_project)
 
     def comment(template: Path) -> Callable[[int], None]:
         def change(number: int) -> None:
@@ -91,21 +91,21 @@ def six(directory: Path, nvcc: str, rounds: int) -> dict[str, object]:
 
         return change
 
-    said = [""]
+    outputs = [""]
     number = [0]
 
     def prepare() -> None:
         number[0] += 1
-        comment(theirs / "s0.cu.j2")(number[0])
+        comment(ninja_project / "s0.cu.j2")(number[0])
 
     def run() -> Ran:
-        ran = process((ninja, "-j2"), theirs)
-        said[0] = ran.out
+        ran = process((ninja, "-j2"), ninja_project)
+        outputs[0] = ran.out
         return ran
 
     arms = [
-        arm("tilusbuild", ours, comment(ours / "kernels/s0.cu.j2"), 0, 6),
-        Arm("ninja, rendering with Jinja2", run, lambda: "render.py" in said[0], prepare),
+        arm("tilusbuild", own_project, comment(own_project / "kernels/s0.cu.j2"), 0, 6),
+        Arm("ninja, rendering with Jinja2", run, lambda: "render.py" in outputs[0], prepare),
     ]
     arms[0].once(keep=False)  # the first edit imports what enumerates, and remembers the manifest
     _bench.alternate(arms, rounds)
@@ -118,37 +118,37 @@ def main() -> None:
     rounds = 1 if asked.small else asked.rounds
     with _bench.workshop() as directory:
         nvcc = _projects.fake_toolkit(directory / "toolkit")
-        ours, theirs = directory / "tilus", directory / "graph"
+        own_project, ninja_project = directory / "tilus", directory / "graph"
         results = [six(directory, nvcc, 1 if asked.small else asked.small_rounds)]
         if asked.programs == 0:
             _bench.finish(asked, results)
             return
-        _projects.project(ours, programs, nvcc)
-        _projects.fill(ours)
-        process((*_bench.TILUSBUILD, "build"), ours)
+        _projects.project(own_project, programs, nvcc)
+        _projects.fill(own_project)
+        process((*_bench.TILUSBUILD, "build"), own_project)
 
         def comment(number: int) -> None:
-            with open(ours / "kernels/s0.cu.j2", "a") as file:
+            with open(own_project / "kernels/s0.cu.j2", "a") as file:
                 file.write(f"{{# {number} #}}")
 
         def touch(number: int) -> None:
-            os.utime(ours / "include/h7.h")
+            os.utime(own_project / "include/h7.h")
 
         def edit(number: int) -> None:
             text = _projects.TEMPLATE.replace("step {{", f"edit {number}, step {{{{")
-            (ours / "kernels/s1.cu.j2").write_text(text)
+            (own_project / "kernels/s1.cu.j2").write_text(text)
 
-        _projects.graph(theirs, programs)
+        _projects.graph(ninja_project, programs)
         ninja = _bench.ninja()
-        process((ninja, "-j2"), theirs)
-        said = [""]
+        process((ninja, "-j2"), ninja_project)
+        outputs = [""]
 
         def edited_sources(number: int) -> None:
             for i in range(programs // 10):
-                (theirs / f"src/p{i}.cu").write_text(f"// edit {number} {i}\n")
+                (ninja_project / f"src/p{i}.cu").write_text(f"// edit {number} {i}\n")
 
         def touched(number: int) -> None:
-            os.utime(theirs / "include/h7.h")
+            os.utime(ninja_project / "include/h7.h")
 
         def ninjas(name: str, change: Callable[[int], None], count: int) -> Arm:
             number = [0]
@@ -158,23 +158,23 @@ def main() -> None:
                 change(number[0])
 
             def run() -> Ran:
-                ran = process((ninja, "-j2"), theirs)
-                said[0] = ran.out
+                ran = process((ninja, "-j2"), ninja_project)
+                outputs[0] = ran.out
                 return ran
 
-            return Arm(name, run, lambda: f"[{count}/{count}]" in said[0], prepare)
+            return Arm(name, run, lambda: f"[{count}/{count}]" in outputs[0], prepare)
 
         tenth = programs // 10
         arms = [
-            arm("a comment of a template", ours, comment, 0, programs),
-            arm("a header touched", ours, touch, 0, programs),
+            arm("a comment of a template", own_project, comment, 0, programs),
+            arm("a header touched", own_project, touch, 0, programs),
             ninjas("ninja, a header touched", touched, programs),
-            arm(f"a template: {tenth} compiles", ours, edit, tenth, programs),
+            arm(f"a template: {tenth} compiles", own_project, edit, tenth, programs),
             ninjas(f"ninja, {tenth} sources", edited_sources, tenth),
         ]
         _bench.alternate(arms, rounds, warm_up=False)
         results.append(_bench.report(f"after one edit, {programs:,} programs", arms))
-        shutil.rmtree(ours)
+        shutil.rmtree(own_project)
     _bench.finish(asked, results)
 
 

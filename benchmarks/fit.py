@@ -335,8 +335,8 @@ def measure_rms_norm(script: Script, sizes: Sequence[Size], seconds: float) -> T
     samples: list[list[list[float]]] = [[[] for _ in functions] for _ in sizes]
     chance, deadline = random.Random(0), time.monotonic() + seconds
     while time.monotonic() < deadline or len(samples[0][0]) < 3:
-        for place in chance.sample(range(len(sizes)), len(sizes)):
-            m, n = sizes[place]
+        for index in chance.sample(range(len(sizes)), len(sizes)):
+            m, n = sizes[index]
             x, weight = np.ones((m, n), np.float32), np.ones(n, np.float32)
             y = np.empty_like(x)
             words = (x.ctypes.data, weight.ctypes.data, y.ctypes.data, m, n, 1e-5, None)
@@ -348,7 +348,7 @@ def measure_rms_norm(script: Script, sizes: Sequence[Size], seconds: float) -> T
                     for _ in range(repeats):
                         functions[number](*words)
                     shortest = min(shortest, (time.perf_counter() - started) / repeats)
-                samples[place][number].append(shortest)
+                samples[index][number].append(shortest)
     by_round = np.array(samples)
     halves = [by_round[:, :, start::2].min(axis=2) for start in (0, 1)]
     ratios = halves[1] / halves[1].min(axis=1, keepdims=True)

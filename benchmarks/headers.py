@@ -21,7 +21,7 @@ import _bench
 import _projects
 from _bench import Arm, process
 from cold import ONE_PASS, emptied, peer, remove_compiled
-from nvrtc import found
+from nvrtc import find_version
 
 from tilusbuild.binary.fatbin import extract_cubins
 
@@ -131,16 +131,16 @@ def ninja(directory: Path, texts: list[str], flags: list[str]) -> Arm:
 
 def measure(directory: Path, kind: Kind, programs: int, rounds: int) -> dict[str, object]:
     """One kind of headers."""
-    ours, plain = directory / "precompiled", directory / "plain"
+    pch_project, plain = directory / "precompiled", directory / "plain"
     arms = [
-        tilusbuild("NVRTC, precompiled headers", ours, kind, programs, "1"),
+        tilusbuild("NVRTC, precompiled headers", pch_project, kind, programs, "1"),
         tilusbuild("NVRTC, without", plain, kind, programs, "0"),
     ]
     arms[1].once(keep=False)
     texts = [path.read_text() for path in sorted(plain.glob(".cache/programs/*/module/source.cu"))]
     arms.append(ninja(directory / "ninja", texts, included()))
     _bench.alternate(arms, rounds, warm_up=False)
-    assert libraries(ours) == libraries(plain), "precompiled headers changed bytes"
+    assert libraries(pch_project) == libraries(plain), "precompiled headers changed bytes"
     return _bench.report(f"{kind.name}, {programs} programs, the same bytes", arms, per=programs)
 
 
@@ -155,7 +155,7 @@ def cutlass(directory: Path, rounds: int) -> dict[str, object]:
     _projects.write(project / "tilus.toml", text)
     words = ("--device-compiler", "nvrtc", "--level", "0", "-t", "sm_90a")
     process((*_bench.TILUSBUILD, "plan", *words), project)
-    ours = Arm(
+    nvrtc_arm = Arm(
         "NVRTC",
         lambda: process((*_bench.TILUSBUILD, "build", "--json", *words), project),
         lambda: len(libraries(project)) == 1,
@@ -163,16 +163,16 @@ def cutlass(directory: Path, rounds: int) -> dict[str, object]:
     )
     process((*_bench.TILUSBUILD, "render", *words[2:], "-o", str(directory / "rendered")), project)
     texts = [path.read_text() for path in directory.glob("rendered/**/*.cu")]
-    arms = [ours, ninja(directory / "ninja", texts, included())]
+    arms = [nvrtc_arm, ninja(directory / "ninja", texts, included())]
     _bench.alternate(arms, rounds, warm_up=False)
     (library,) = project.glob(".cache/programs/*/module/lib.so")
     (cubin,) = directory.glob("ninja/out/*.cubin")
-    made = extract_cubins(library.read_bytes())[0].data
-    print(f"  cubin: {len(made)} bytes through NVRTC, {cubin.stat().st_size} of nvcc -cubin")
-    events = [json.loads(line) for line in ours.runs[-1].out.splitlines() if line[:1] == "{"]
+    cubin_data = extract_cubins(library.read_bytes())[0].data
+    print(f"  cubin: {len(cubin_data)} bytes through NVRTC, {cubin.stat().st_size} of nvcc -cubin")
+    events = [json.loads(line) for line in nvrtc_arm.runs[-1].out.splitlines() if line[:1] == "{"]
     peak = max(event["peak_rss"] for event in events if event["event"] == "finished")
-    theirs = max(ran.peak_rss for ran in arms[1].runs)
-    print(f"  peak memory: {peak >> 20} MiB through NVRTC, {theirs >> 20} MiB of nvcc -cubin")
+    ninja_peak = max(ran.peak_rss for ran in arms[1].runs)
+    print(f"  peak memory: {peak >> 20} MiB through NVRTC, {ninja_peak >> 20} MiB of nvcc -cubin")
     return _bench.report("linear of examples/cutlass, 1 program", arms, unit=1.0)
 
 
@@ -184,7 +184,7 @@ def included() -> list[str]:
 
 def main() -> None:
     asked = _bench.arguments(__doc__, rounds=3, programs=16)
-    if found() is None:
+    if find_version() is None:
         return
     kinds = [HALF, CUB, *([CUTE] if included() else [])]
     if asked.small:

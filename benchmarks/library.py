@@ -129,14 +129,14 @@ def main() -> None:
             return process(commands[where], where)
 
         results = []
-        for title, made in (
+        for title, arm_list in (
             (f"cold, {instances} instances and host sources", arms(emptied)),
             ("an edit of one host source", arms(edited, "call1.cpp")),
             ("an edit of the header", arms(edited, "scale.cuh")),
             ("nothing to do", arms(lambda where: None)),
         ):
-            _bench.alternate(made, rounds)
-            results.append(_bench.report(title, made, per=2 * instances))
+            _bench.alternate(arm_list, rounds)
+            results.append(_bench.report(title, arm_list, per=2 * instances))
     _bench.finish(asked, results)
 
 

@@ -181,9 +181,9 @@ def repeated(
 
 def spread(values: list[float]) -> str:
     """The median, and a quarter to three quarters of the rounds."""
-    each = sorted(values)
-    quarter = len(each) // 4
-    return f"{each[len(each) // 2]:.2f} ({each[quarter]:.2f} to {each[-1 - quarter]:.2f})"
+    times = sorted(values)
+    quarter = len(times) // 4
+    return f"{times[len(times) // 2]:.2f} ({times[quarter]:.2f} to {times[-1 - quarter]:.2f})"
 
 
 def calls(directory: Path, path: Path, rounds: int, count: int) -> list[dict[str, object]]:
@@ -207,7 +207,7 @@ def calls(directory: Path, path: Path, rounds: int, count: int) -> list[dict[str
         print("torch is not installed: its rows are missing")
     else:
         kinds.append(("torch", torch.from_numpy(x), torch.from_numpy(y)))
-    found = []
+    reports = []
     for kind, a, b in kinds:
         arms = [
             repeated("the program's own call", partial(bare, a, b), count),
@@ -217,23 +217,23 @@ def calls(directory: Path, path: Path, rounds: int, count: int) -> list[dict[str
         alternate(arms, rounds)
         if y[0, 0] != 1 + int(chosen.schedule["variant"]):
             raise AssertionError("another program ran than was selected")
-        found.append(report(f"{count} calls, {kind}", arms))
+        reports.append(report(f"{count} calls, {kind}", arms))
         for arm in arms[1:]:
             pairs = zip(arm.runs, arms[0].runs, strict=True)
             print(
                 f"  {arm.name}: {spread([(a.cpu - b.cpu) / count * 1e6 for a, b in pairs])} µs more"
             )
-    found += forms(kernel, kinds, rounds, count)
-    found += options_of_a_call(directory, kernel, kinds, rounds, count)
+    reports += forms(kernel, kinds, rounds, count)
+    reports += options_of_a_call(directory, kernel, kinds, rounds, count)
     arms = [repeated("Kernel.select", lambda: kernel.select(m=100, n=100), count)]
     alternate(arms, rounds)
-    found.append(report(f"{count} selections from Python", arms))
-    return found
+    reports.append(report(f"{count} selections from Python", arms))
+    return reports
 
 
 def forms(kernel: Any, kinds: list[tuple[str, Any, Any]], rounds: int, count: int) -> list[Any]:
     """Calls whose outputs the caller allocates, beside those where the kernel does."""
-    found = []
+    reports = []
     for kind, x, y in kinds:
         if kind.startswith("tvm-ffi"):
             continue  # its tensors say no library to allocate with
@@ -244,11 +244,11 @@ def forms(kernel: Any, kinds: list[tuple[str, Any, Any]], rounds: int, count: in
             repeated("all by keyword", partial(_named, kernel, x, make), count),
         ]
         alternate(arms, rounds)
-        found.append(report(f"{count} calls by form, {kind}", arms))
+        reports.append(report(f"{count} calls by form, {kind}", arms))
         for arm in arms[1:]:
             pairs = zip(arm.runs, arms[0].runs, strict=True)
             print(f"  {arm.name}: {spread([a.cpu / b.cpu for a, b in pairs])}x")
-    return found
+    return reports
 
 
 def options_of_a_call(
@@ -257,7 +257,7 @@ def options_of_a_call(
     """Calls with rules of `serves`, and calls that are recorded, beside those without."""
     import tilusbuild
 
-    found = []
+    reports = []
     load = partial(tilusbuild.load, where=directory / "cache")
     served, aligned = load("served"), load("aligned")
     stop = partial(tilusbuild.record, None)
@@ -271,11 +271,11 @@ def options_of_a_call(
         ]
         alternate(arms, rounds)
         stop()
-        found.append(report(f"{count} calls by option, {kind}", arms))
+        reports.append(report(f"{count} calls by option, {kind}", arms))
         for arm in arms[1:]:
             pairs = zip(arm.runs, arms[0].runs, strict=True)
             print(f"  {arm.name}: {spread([a.cpu / b.cpu for a, b in pairs])}x")
-    return found
+    return reports
 
 
 def _numpy_like(array: Any) -> Any:
@@ -299,9 +299,9 @@ def in_c(directory: Path, path: Path) -> list[float]:
     words = ["gcc", "-O2", "main.c", f"-I{library.parent}", str(library), "-o", "main"]
     process([*words, f"-Wl,-rpath,{library.parent}"], directory)
     done = subprocess.run([directory / "main"], capture_output=True, text=True, check=True)
-    found = [float(line) for line in done.stdout.split()]
-    print(f"\na selection in C: {spread(found)} ns")
-    return found
+    latencies = [float(line) for line in done.stdout.split()]
+    print(f"\na selection in C: {spread(latencies)} ns")
+    return latencies
 
 
 def cold(directory: Path, rounds: int) -> dict[str, object]:
@@ -326,11 +326,11 @@ def cold(directory: Path, rounds: int) -> dict[str, object]:
         python("the same; load, a first call", f"{ready}{load}; k(x)"),
     ]
     alternate(arms, rounds)
-    found = report("a cold load", arms)
+    result = report("a cold load", arms)
     for name, a, b in (("load", arms[0], arms[1]), ("load and a first call", arms[3], arms[4])):
         pairs = zip(a.runs, b.runs, strict=True)
         print(f"  {name}: {spread([(w.cpu - v.cpu) * 1e3 for v, w in pairs])} ms more")
-    return found
+    return result
 
 
 def many(directory: Path, kernels: int) -> list[dict[str, float]]:
@@ -354,17 +354,17 @@ def main() -> None:
     rounds, count, kernels = options.rounds, 2_000, options.kernels
     if options.small:
         rounds, count, kernels = 1, 200, 3
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     with workshop() as directory:
         if rounds:
             path = build(directory)
-            found["calls"] = calls(directory, path, rounds, count)
-            found["c_selection_ns"] = in_c(directory, path)
-            found["cold"] = cold(directory, min(rounds, 11))
+            results["calls"] = calls(directory, path, rounds, count)
+            results["c_selection_ns"] = in_c(directory, path)
+            results["cold"] = cold(directory, min(rounds, 11))
         if kernels:
-            found["many"] = many(directory / "many", kernels)
+            results["many"] = many(directory / "many", kernels)
     if options.json:
-        print(json.dumps({"machine": machine(), **found}))
+        print(json.dumps({"machine": machine(), **results}))
 
 
 if __name__ == "__main__":

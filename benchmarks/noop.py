@@ -18,42 +18,42 @@ import _projects
 from _bench import Arm, Ran, process
 
 
-def at(
+def measure_size(
     directory: Path, programs: int, nvcc: str, rounds: int, with_make: bool
 ) -> dict[str, object]:
-    ours, theirs = directory / "tilus", directory / "graph"
-    _projects.project(ours, programs, nvcc)
-    _projects.fill(ours, sync=False)
-    _projects.build(ours)
+    own_project, ninja_project = directory / "tilus", directory / "graph"
+    _projects.project(own_project, programs, nvcc)
+    _projects.fill(own_project, sync=False)
+    _projects.build(own_project)
     ours_ran: list[Ran] = []
 
     def run(*command: str) -> Ran:
-        ours_ran.append(process((*command, "build"), ours))
+        ours_ran.append(process((*command, "build"), own_project))
         return ours_ran[-1]
 
     def found_nothing() -> bool:
         return "nothing to do" in ours_ran[-1].out
 
-    _projects.graph(theirs, programs)
+    _projects.graph(ninja_project, programs)
     ninja = _bench.ninja()
-    process((ninja, "-j2"), theirs)
+    process((ninja, "-j2"), ninja_project)
     last: list[str] = [""]
 
     def peer(*words: str) -> Ran:
-        ran = process(words, theirs)
+        ran = process(words, ninja_project)
         last[0] = ran.out
         return ran
 
-    libraries = len(list(ours.glob(".cache/programs/*/module/lib.so")))
-    outputs = len(list(theirs.glob("out/*.so")))
+    libraries = len(list(own_project.glob(".cache/programs/*/module/lib.so")))
+    outputs = len(list(ninja_project.glob("out/*.so")))
     assert libraries == outputs == programs, (libraries, outputs)
     arms = [
         Arm("python -m tilusbuild", lambda: run(*_bench.TILUSBUILD), found_nothing),
         Arm("ninja", lambda: peer(ninja), lambda: "no work to do" in last[0]),
     ]
     if with_make:
-        process(("make", "-s", "-j2"), theirs)
-        assert len(list(theirs.glob("mk/*.so"))) == programs
+        process(("make", "-s", "-j2"), ninja_project)
+        assert len(list(ninja_project.glob("mk/*.so"))) == programs
         arms.append(Arm("make", lambda: peer("make", "-s"), lambda: last[0] == ""))
     if _bench.COMMAND:
         arms.append(Arm("the command tilusbuild", lambda: run(*_bench.COMMAND), found_nothing))
@@ -65,8 +65,8 @@ def at(
     if _bench.COMMAND:
         print(f"  the command by ninja: {_bench.ratio(arms[-1], arms[1])}, and of CPU "
               f"{_bench.ratio(arms[-1], arms[1], 'cpu')}")  # fmt: skip
-    profile(ours)
-    assert_sees_changes(ours, programs)
+    profile(own_project)
+    assert_sees_changes(own_project, programs)
     shutil.rmtree(directory)
     return result
 
@@ -157,7 +157,7 @@ def main() -> None:
         for programs in sizes:
             few = rounds if programs <= 10_000 else min(rounds, 5)
             make = programs <= 10_000
-            results.append(at(directory / str(programs), programs, nvcc, few, make))
+            results.append(measure_size(directory / str(programs), programs, nvcc, few, make))
     _bench.finish(asked, results)
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import _bench
 from _bench import Arm, process
-from cold import ONE_PASS, emptied, ours, peer, remove_compiled, sources
+from cold import ONE_PASS, emptied, make_project, peer, remove_compiled, sources
 
 from tilusbuild.errors import InputError
 from tilusbuild.process.local import LocalRunner
 from tilusbuild.toolchain import DigestMemory, ToolchainRequest, discover_nvrtc
 
 
-def found() -> str | None:
+def find_version() -> str | None:
     """The version of this machine's NVRTC."""
     with LocalRunner() as runner:
         try:
@@ -32,7 +32,7 @@ def found() -> str | None:
 def tilusbuild(directory: Path, compiler: str, programs: int, jobs: int) -> Arm:
     """A build from nothing but what is known of the tools and of the plan."""
     words = (*_bench.TILUSBUILD, "build", "-j", str(jobs), "--device-compiler", compiler)
-    ours(directory, programs)
+    make_project(directory, programs)
     process(words, directory)
     return Arm(
         f"tilusbuild, {compiler}",
@@ -57,7 +57,7 @@ def main() -> None:
     asked = _bench.arguments(__doc__, rounds=3, programs=480)
     programs = 6 if asked.small else max(6, asked.programs // 6 * 6)
     jobs = len(os.sched_getaffinity(0))
-    version = found()
+    version = find_version()
     if version is None:
         return
     with _bench.workshop() as directory:

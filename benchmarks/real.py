@@ -74,27 +74,30 @@ def main() -> None:
     print(f"\n{machine()}")
 
 
-def _print(each: Measured) -> None:
-    project, noop = each.project, each.noop
+def _print(build: Measured) -> None:
+    project, noop = build.project, build.noop
     rows = [
-        ("compiles, ours and theirs", f"{each.programs}, {project.theirs_compiles}"),
-        ("kernels with the same machine code", str(each.code)),
-        ("CPU, ours by theirs", f"{ratio(each.ours, each.theirs, 'cpu')} ({_cpu(each)})"),
+        ("compiles, ours and theirs", f"{build.programs}, {project.theirs_compiles}"),
+        ("kernels with the same machine code", str(build.code)),
+        ("CPU, ours by theirs", f"{ratio(build.ours, build.theirs, 'cpu')} ({_cpu(build)})"),
         ("size, ours by theirs", "{:.2f} ({:,} and {:,} bytes)".format(
-            each.sizes[0] / each.sizes[1], *each.sizes)),
+            build.sizes[0] / build.sizes[1], *build.sizes)),
         ("nothing to do, CPU", f"{noop[0].cpu * 1e3:.0f} ms, {noop[1].cpu * 1e3:.0f} ms"),
-        ("an edited header compiles", f"{each.again[0]}, {each.again[1]} ({project.header.name})"),
+        (
+            "an edited header compiles",
+            f"{build.again[0]}, {build.again[1]} ({project.header.name})",
+        ),
     ]  # fmt: skip
     print(f"\n{project.name}")
     for what, value in rows:
         print(f"  {what:38}{value}", flush=True)
 
 
-def _cpu(each: Measured) -> str:
+def _cpu(build: Measured) -> str:
     def middle(arm: Arm) -> float:
         return statistics.median(ran.cpu for ran in arm.runs)
 
-    return f"{middle(each.ours):.1f} s and {middle(each.theirs):.1f} s"
+    return f"{middle(build.ours):.1f} s and {middle(build.theirs):.1f} s"
 
 
 if __name__ == "__main__":

@@ -192,8 +192,8 @@ class Served:
     def fetched_all(self) -> bool:
         remote = self._last["remote"]
         assert isinstance(remote, dict)
-        there = len(list(self.cache.glob("programs/*/module/lib.so")))
-        return (self._last["compiled"], remote["hits"], there) == (
+        library_count = len(list(self.cache.glob("programs/*/module/lib.so")))
+        return (self._last["compiled"], remote["hits"], library_count) == (
             0,
             self._programs,
             self._programs,
@@ -229,7 +229,7 @@ def at_casd(directory: Path, project: Path, programs: int, rounds: int) -> dict[
     with server(port, words) as running:
         served = Served(directory, project, programs, f"grpc://127.0.0.1:{port}")
         sent = served.send()
-        told(sent, programs)
+        print_upload(sent, programs)
         names = directory / "names"
         cache = project / ".cache"
         names.write_text(
@@ -266,7 +266,7 @@ def at_nginx(directory: Path, project: Path, programs: int, rounds: int) -> dict
     with server(port, ["nginx", "-c", str(root / "conf")]):
         served = Served(directory, project, programs, f"http://127.0.0.1:{port}")
         sent = served.send()
-        told(sent, programs)
+        print_upload(sent, programs)
         names = directory / "paths"
         held = root / "held"
         names.write_text("\n".join(f"ac/{name}" for name in os.listdir(held / "ac")))
@@ -282,16 +282,18 @@ def at_nginx(directory: Path, project: Path, programs: int, rounds: int) -> dict
     return result
 
 
-def told(sent: Ran, programs: int) -> None:
-    each = 1e3 * sent.cpu / programs
-    print(f"  sent: {programs / sent.wall:.0f} a second, {each:.2f} ms of CPU each")
+def print_upload(sent: Ran, programs: int) -> None:
+    milliseconds = 1e3 * sent.cpu / programs
+    print(f"  sent: {programs / sent.wall:.0f} a second, {milliseconds:.2f} ms of CPU each")
 
 
 def disk_arm(directory: Path, project: Path) -> Arm:
-    place = directory / "written"
-    run = script(directory, "disk_floor", DISK_FLOOR, f"{project}/.cache/programs", str(place))
-    return Arm("the same files, read and written", run, place.exists,
-               lambda: shutil.rmtree(place, ignore_errors=True))  # fmt: skip
+    destination = directory / "written"
+    run = script(
+        directory, "disk_floor", DISK_FLOOR, f"{project}/.cache/programs", str(destination)
+    )
+    return Arm("the same files, read and written", run, destination.exists,
+               lambda: shutil.rmtree(destination, ignore_errors=True))  # fmt: skip
 
 
 def per_second(arms: list[Arm], programs: int) -> None:
@@ -306,7 +308,7 @@ def loopback(size: int) -> None:
             [sys.executable, "-c", _SENDER, str(listener.getsockname()[1]), str(size)]
         )
         line, _ = listener.accept()
-        began, cpu, left, buffer = (
+        began, cpu, remaining, buffer = (
             time.perf_counter(),
             time.process_time(),
             size,
@@ -314,9 +316,9 @@ def loopback(size: int) -> None:
         )
         with line:
             while got := line.recv_into(buffer):
-                left -= got
+                remaining -= got
         wall, used = time.perf_counter() - began, time.process_time() - cpu
-        if sender.wait() or left:
+        if sender.wait() or remaining:
             raise WorkNotDoneError("not all bytes came")
     took = f"{wall:.2f} s, the receiver's CPU {used:.2f} s"
     print(f"  {size / 1e6:.0f} MB over the loopback by sendfile: {took}")

@@ -97,7 +97,7 @@ class Casd(Server):
 
     def blobs(self) -> list[Path]:
         return sorted(
-            each for each in (self.directory / "cas/objects").rglob("*") if each.is_file()
+            path for path in (self.directory / "cas/objects").rglob("*") if path.is_file()
         )
 
 
@@ -172,10 +172,10 @@ class Builds:
         cpu = sum(after[2:4]) - sum(before[2:4])  # of children that have ended
         events = [json.loads(line) for line in ran.stdout.splitlines()]
         summary = events[-1]
-        said = tuple(each["message"] for each in events if each["event"] == "warning")
+        warnings = tuple(event["message"] for event in events if event["event"] == "warning")
         hits = (summary.get("remote") or {}).get("hits", 0)
         right = not self._local or published(cache) == self._local
-        return Ended(wall, cpu, ran.returncode, summary["compiled"], hits, said, right), cache
+        return Ended(wall, cpu, ran.returncode, summary["compiled"], hits, warnings, right), cache
 
 
 @contextmanager
@@ -198,9 +198,9 @@ def once(ready: Callable[[], bool], act: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
-def half_way(builds: Builds, server: Server, whole: int, act: Callable[[], None]) -> Ended:
+def half_way(builds: Builds, server: Server, size: int, act: Callable[[], None]) -> Ended:
     """Build, and do something to the server when half of the bytes have passed."""
-    with line_to(server.port) as line, once(lambda: line.passed > whole // 2, act):
+    with line_to(server.port) as line, once(lambda: line.passed > size // 2, act):
         return builds.against(line.at(server.scheme))
 
 
@@ -225,10 +225,10 @@ def tiny(directory: Path) -> Iterator[Path | None]:
 
 def full(builds: Builds, kind: type[Server], directory: Path) -> Ended | None:
     """Send everything to a server whose disk is full before a third of it is there."""
-    with tiny(directory) as place:
-        if place is None:
+    with tiny(directory) as small_disk:
+        if small_disk is None:
             return None
-        server = kind(place / "held")
+        server = kind(small_disk / "held")
         try:
             return builds.against(f"{server.scheme}://127.0.0.1:{server.port}", write=True)
         finally:
@@ -243,15 +243,15 @@ def troubles(builds: Builds, kind: type[Server], directory: Path) -> Generator[t
         builds.fill(address)
         with line_to(server.port) as line:
             yield "none", builds.against(line.at(server.scheme))
-            whole = line.passed
+            size = line.passed
         yield "200 ms, 2 % lost", slow(builds, server)
-        yield "killed half way", half_way(builds, server, whole, server.kill)
+        yield "killed half way", half_way(builds, server, size, server.kill)
         server.start()
-        yield "started again half way", half_way(builds, server, whole, server.restart)
+        yield "started again half way", half_way(builds, server, size, server.restart)
         stop, go_on = (lambda number=n: server.signal(number) for n in _STOP_AND_GO)
-        yield "stopped half way", half_way(builds, server, whole, stop)
+        yield "stopped half way", half_way(builds, server, size, stop)
         go_on()
-        yield "blobs evicted half way", half_way(builds, server, whole, server.evict)
+        yield "blobs evicted half way", half_way(builds, server, size, server.evict)
         server.signal(signal.SIGSTOP)
         yield "stopped all the while", builds.against(address)
         server.kill()
@@ -315,7 +315,7 @@ def main() -> None:
                                     "verdict": judged(ended)})  # fmt: skip
         print(f"  {'':7}{'built here again':28}{'':10}{builds.local().wall:8.1f} s")
     _bench.finish(asked, results)
-    if wrong := [each for each in results if each["verdict"] != "ok"]:
+    if wrong := [result for result in results if result["verdict"] != "ok"]:
         raise WorkNotDoneError(str(wrong))
 
 

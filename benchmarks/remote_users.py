@@ -70,7 +70,7 @@ class User:
             raise WorkNotDoneError(ran.stdout[-2000:] + ran.stderr[-2000:])
         events = [json.loads(line) for line in ran.stdout.splitlines()]
         self.summary = events[-1]
-        self.warnings = [each["message"] for each in events if each["event"] == "warning"]
+        self.warnings = [event["message"] for event in events if event["event"] == "warning"]
 
 
 def poison(server: Nginx) -> int:
@@ -79,8 +79,8 @@ def poison(server: Nginx) -> int:
     for path in server.blobs():
         archive = Unpacker(str(server.directory)).unpack_entry([path.read_bytes()])
         files = {
-            name: each if isinstance(each, bytes) else Path(each).read_bytes()
-            for name, each in archive.files.items()
+            name: content if isinstance(content, bytes) else Path(content).read_bytes()
+            for name, content in archive.files.items()
         }
         products = [name for name in files if name in ("module/lib.so", "module/object.o")]
         for name in products:
@@ -90,7 +90,7 @@ def poison(server: Nginx) -> int:
     return poisoned
 
 
-def told(name: str, user: User, first: User) -> None:
+def print_user(name: str, user: User, first: User) -> None:
     remote = user.summary["remote"]
     print(
         f"  {name:28}{user.summary['compiled']:10}{remote['hits']:10}{remote['refused']:10}"
@@ -129,31 +129,31 @@ def main() -> None:
             print(f"  {'':28}" + "".join(f"{head:>10}" for head in _HEADS))
             first.environment["TILUSBUILD_REMOTE_WRITE"] = "1"
             first.build(*which)
-            told("builds and writes", first, first)
+            print_user("builds and writes", first, first)
             programs = first.summary["remote"]["sent"]
             second.build(*which)
-            told("fetches", second, first)
-            whole = published(first.cache)
+            print_user("fetches", second, first)
+            files = published(first.cache)
             need(second.summary["compiled"] == 0, "the second compiled")
             need(second.summary["remote"]["hits"] == programs, "the second fetched less")
-            need(published(second.cache) == whole, "the second has other bytes")
+            need(published(second.cache) == files, "the second has other bytes")
             poisoned = poison(server)
             third.environment["TILUSBUILD_REMOTE_PATIENCE"] = "100s"
             third.build(*which)
-            told(f"{poisoned} products poisoned", third, first)
+            print_user(f"{poisoned} products poisoned", third, first)
             need(third.summary["remote"]["hits"] == 0, "the third believed a poisoned product")
-            need(published(third.cache) == whole, "the third has other bytes")
+            need(published(third.cache) == files, "the third has other bytes")
             for warning in third.warnings:
                 print(f"    {warning}")
-            named = [each for each in third.warnings if "was modified" in each]
+            named = [text for text in third.warnings if "was modified" in text]
             need(
-                any("module/lib.so" in each or "module/object.o" in each for each in named), "name"
+                any("module/lib.so" in text or "module/object.o" in text for text in named), "name"
             )
             outputs = [{p.name: p.read_bytes() for p in _outputs(user)} for user in users]
             need(outputs[0] == outputs[1] == outputs[2], "a product has other bytes")
         finally:
             server.kill()
-        print(f"  {len(whole)} files of {programs} programs, byte for byte the same with all three")
+        print(f"  {len(files)} files of {programs} programs, byte for byte the same with all three")
     result = {
         "programs": programs,
         "cpu": [user.cpu for user in users],

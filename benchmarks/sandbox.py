@@ -11,8 +11,8 @@ from pathlib import Path
 
 import _bench
 from _bench import Arm, process
-from cold import emptied, ours
-from nvrtc import found
+from cold import emptied, make_project
+from nvrtc import find_version
 
 from tilusbuild.process import landlock
 
@@ -21,7 +21,7 @@ def arm(directory: Path, compiler: str, programs: int, held: bool) -> Arm:
     """A build from nothing but what is known of the tools and of the plan."""
     words = (*_bench.TILUSBUILD, "build", "--device-compiler", compiler)
     environment = {**os.environ, "TILUSBUILD_SANDBOX": str(int(held))}
-    ours(directory, programs)
+    make_project(directory, programs)
     process(words, directory, environment)
     return Arm(
         f"{compiler}, {'in' if held else 'without'} a sandbox",
@@ -40,7 +40,7 @@ def main() -> None:
         return
     results = []
     with _bench.workshop() as directory:
-        for compiler in ("nvcc", "nvrtc") if found() else ("nvcc",):
+        for compiler in ("nvcc", "nvrtc") if find_version() else ("nvcc",):
             arms = [
                 arm(directory / f"{compiler}-{held}", compiler, programs, held)
                 for held in (True, False)

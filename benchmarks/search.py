@@ -160,11 +160,13 @@ def search_with_peer(
         )
     if lines.returncode:
         raise SystemExit(lines.stderr[-3000:])
-    found: dict[tuple[str, int], list[float]] = {}
+    times_by_strategy: dict[tuple[str, int], list[float]] = {}
     for line in lines.stdout.splitlines():
         strategy, budget, best = json.loads(line)
-        found.setdefault((strategy, budget), []).append(float("inf") if best is None else best)
-    return found
+        times_by_strategy.setdefault((strategy, budget), []).append(
+            float("inf") if best is None else best
+        )
+    return times_by_strategy
 
 
 def main() -> None:
@@ -186,18 +188,18 @@ def main() -> None:
             f"{path.name}: {len(space)} configurations,"
             f" {sum(seconds is None for seconds in times.values())} fail"
         )
-        found = {
+        times_by_strategy = {
             ("tilusbuild", n): [search(work, times, n, seed) for seed in range(asked.seeds)]
             for n in asked.budgets
         }
         if asked.peer:
-            found |= search_with_peer(
+            times_by_strategy |= search_with_peer(
                 asked.peer, space, asked.strategies, asked.budgets, asked.seeds
             )
-        for name in dict.fromkeys(name for name, _ in found):
+        for name in dict.fromkeys(name for name, _ in times_by_strategy):
             cells = []
             for n in asked.budgets:
-                ratios = [time / best for time in found[name, n]]
+                ratios = [time / best for time in times_by_strategy[name, n]]
                 cells.append(f"{statistics.median(ratios):.3f} {statistics.mean(ratios):.3f}")
             print(f"  {name:22}" + "   ".join(cells), flush=True)
 

@@ -56,39 +56,39 @@ def work(example: Path, script: str, target: str, count: int, directory: Path) -
     environment = {**os.environ, "TILUSBUILD_CACHE_DIR": str(directory / "cache")}
     with Project.open(str(directory / "project"), {}, environment) as project:
         plan = project.make_plan(PlanSelection((script,), (target,), 2))
-        found = [job for job in iterate_jobs(plan) if job.planned is plan.instances[0]]
-        for job in found[:: max(1, len(found) // count)][:count]:
-            made = job.render()
-            recipes.append(made.recipe)
-            headers = map_layout(made.closure) if made.closure.headers else {}
+        jobs = [job for job in iterate_jobs(plan) if job.planned is plan.instances[0]]
+        for job in jobs[:: max(1, len(jobs) // count)][:count]:
+            rendering = job.render()
+            recipes.append(rendering.recipe)
+            headers = map_layout(rendering.closure) if rendering.closure.headers else {}
     for name, content in headers.items():
         path = directory / "include" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else Path(content).read_bytes())
-    first, said = recipes[0], recipes[0].options
+    first, options = recipes[0], recipes[0].options
     flags = [
         *format_gencode(first.archs, ptx=False),
-        f"-std={said.std}",
+        f"-std={options.std}",
         "-Xptxas",
         "-v",
-        *said.flags,
+        *options.flags,
     ]
-    flags += [f"-D{key}={value}" if value else f"-D{key}" for key, value in said.defines]
+    flags += [f"-D{key}={value}" if value else f"-D{key}" for key, value in options.defines]
     for root, _ in first.includes.roots:
         flags += ["-I", str(directory / "include" / root)]
     return Work(script, tuple(r.source for r in recipes), first.symbol, tuple(flags))
 
 
-def joined(given: Work) -> str:
+def joined(kernel_work: Work) -> str:
     """One source: every include first, then each program in a namespace, its kernel renamed."""
-    parts = list(dict.fromkeys(i for s in given.sources for i in _INCLUDE.findall(s)))
-    for number, source in enumerate(given.sources):
+    parts = list(dict.fromkeys(i for s in kernel_work.sources for i in _INCLUDE.findall(s)))
+    for number, source in enumerate(kernel_work.sources):
         body = _INCLUDE.sub("\n", source)
         macros = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", body, re.MULTILINE)
         parts += [
-            f"#define {given.symbol} {given.symbol}_{number}\n",
+            f"#define {kernel_work.symbol} {kernel_work.symbol}_{number}\n",
             f"namespace program_{number} {{\n{body}\n}}\n",
-            *(f"#undef {name}\n" for name in dict.fromkeys([*macros, given.symbol])),
+            *(f"#undef {name}\n" for name in dict.fromkeys([*macros, kernel_work.symbol])),
         ]
     return "".join(parts)
 
@@ -99,8 +99,8 @@ def taken_apart(ptx: str) -> dict[str, str]:
     names = {}
     for item in items:
         text = item.split("{", 1)[0].split("=", 1)[0]
-        found = re.findall(r"[A-Za-z_$][\w$]*(?=\s*[(\[;=]|\s*$)", text)
-        names[item] = [name for name in found if name != "align"]
+        tokens = re.findall(r"[A-Za-z_$][\w$]*(?=\s*[(\[;=]|\s*$)", text)
+        names[item] = [name for name in tokens if name != "align"]
     modules = {}
     for item in items:
         if (entry := _ENTRY.match(item)) is None:
@@ -121,7 +121,9 @@ def taken_apart(ptx: str) -> dict[str, str]:
             }
             wanted |= more
             growing = bool(more)
-        modules[entry[1]] = "\n".join([head, *(each for each in items if each in wanted)]) + "\n"
+        modules[entry[1]] = (
+            "\n".join([head, *(ptx_item for ptx_item in items if ptx_item in wanted)]) + "\n"
+        )
     return modules
 
 
@@ -130,50 +132,53 @@ def compile_(directory: Path, words: Sequence[str]) -> float:
     return process((_bench.nvcc(), *words), directory, {"TMPDIR": str(directory)}).cpu
 
 
-def alone(given: Work, directory: Path, *more: str) -> tuple[float, Cubins]:
-    cpu, made = 0.0, {}
-    for number, source in enumerate(given.sources):
+def alone(kernel_work: Work, directory: Path, *more: str) -> tuple[float, Cubins]:
+    cpu, cubins = 0.0, {}
+    for number, source in enumerate(kernel_work.sources):
         (directory / "source.cu").write_text(source)
-        cpu += compile_(directory, ["-cubin", *given.flags, *more, "source.cu", "-o", "p.cubin"])
-        made[number] = (directory / "p.cubin").read_bytes()
-    return cpu, made
+        cpu += compile_(
+            directory, ["-cubin", *kernel_work.flags, *more, "source.cu", "-o", "p.cubin"]
+        )
+        cubins[number] = (directory / "p.cubin").read_bytes()
+    return cpu, cubins
 
 
-def split_compile(given: Work, directory: Path) -> tuple[float, Cubins]:
-    return alone(given, directory, "--split-compile", "2")
+def split_compile(kernel_work: Work, directory: Path) -> tuple[float, Cubins]:
+    return alone(kernel_work, directory, "--split-compile", "2")
 
 
-def one_source(given: Work, directory: Path) -> tuple[float, Cubins]:
-    (directory / "source.cu").write_text(joined(given))
-    cpu = compile_(directory, ["-cubin", *given.flags, "source.cu", "-o", "p.cubin"])
-    return cpu, dict.fromkeys(range(len(given.sources)), (directory / "p.cubin").read_bytes())
+def one_source(kernel_work: Work, directory: Path) -> tuple[float, Cubins]:
+    (directory / "source.cu").write_text(joined(kernel_work))
+    cpu = compile_(directory, ["-cubin", *kernel_work.flags, "source.cu", "-o", "p.cubin"])
+    return cpu, dict.fromkeys(range(len(kernel_work.sources)), (directory / "p.cubin").read_bytes())
 
 
-def one_ptx(given: Work, directory: Path) -> tuple[float, Cubins]:
-    (directory / "source.cu").write_text(joined(given))
-    arch = next(word for word in given.flags if word.startswith("arch="))
+def one_ptx(kernel_work: Work, directory: Path) -> tuple[float, Cubins]:
+    (directory / "source.cu").write_text(joined(kernel_work))
+    arch = next(word for word in kernel_work.flags if word.startswith("arch="))
     virtual = arch.removeprefix("arch=").split(",")[0]
-    code = given.flags.index("-gencode")
-    plain = given.flags[:code] + given.flags[code + 2 :]
+    code = kernel_work.flags.index("-gencode")
+    plain = kernel_work.flags[:code] + kernel_work.flags[code + 2 :]
     cpu = compile_(directory, ["-ptx", "-arch", virtual, *plain, "source.cu", "-o", "all.ptx"])
-    made = {}
+    cubins = {}
     for name, text in taken_apart((directory / "all.ptx").read_text()).items():
         number = int(name.rpartition("_")[2])
-        text = re.sub(rf"(?<![\w$]){name}(?![\w$])", given.symbol, text)
-        text = text.replace(f"{name}_param_", f"{given.symbol}_param_")
+        text = re.sub(rf"(?<![\w$]){name}(?![\w$])", kernel_work.symbol, text)
+        text = text.replace(f"{name}_param_", f"{kernel_work.symbol}_param_")
         (directory / "source.ptx").write_text(text)
-        cpu += compile_(directory, ["-cubin", *given.flags, "source.ptx", "-o", "p.cubin"])
-        made[number] = (directory / "p.cubin").read_bytes()
-    return cpu, made
+        cpu += compile_(directory, ["-cubin", *kernel_work.flags, "source.ptx", "-o", "p.cubin"])
+        cubins[number] = (directory / "p.cubin").read_bytes()
+    return cpu, cubins
 
 
-def includes_once(given: Work, directory: Path) -> tuple[float, Cubins]:
+def includes_once(kernel_work: Work, directory: Path) -> tuple[float, Cubins]:
     """nvcc -E of the includes alone gives the device's view of them, in place of the includes."""
-    includes = "".join(dict.fromkeys(i for s in given.sources for i in _INCLUDE.findall(s)))
+    includes = "".join(dict.fromkeys(i for s in kernel_work.sources for i in _INCLUDE.findall(s)))
     (directory / "head.cu").write_text(includes + _BEGIN)
-    code = given.flags.index("-gencode")
+    code = kernel_work.flags.index("-gencode")
     cpu = compile_(
-        directory, ["-E", *given.flags[:code], *given.flags[code:], "head.cu", "-o", "h.i"]
+        directory,
+        ["-E", *kernel_work.flags[:code], *kernel_work.flags[code:], "head.cu", "-o", "h.i"],
     )
     head = re.sub(
         r"^# (\d+) (\"[^\"]*\").*$",
@@ -181,14 +186,14 @@ def includes_once(given: Work, directory: Path) -> tuple[float, Cubins]:
         (directory / "h.i").read_text(),
         flags=re.MULTILINE,
     )
-    made = {}
-    for number, source in enumerate(given.sources):
+    cubins = {}
+    for number, source in enumerate(kernel_work.sources):
         (directory / "source.cu").write_text(head + _INCLUDE.sub("\n", source))
         # nvcc includes its own header first in any case; by now that is in the text.
-        words = ["-cubin", *given.flags, "-D__CUDA_RUNTIME_H__", "source.cu", "-o", "p.cubin"]
+        words = ["-cubin", *kernel_work.flags, "-D__CUDA_RUNTIME_H__", "source.cu", "-o", "p.cubin"]
         cpu += compile_(directory, words)
-        made[number] = (directory / "p.cubin").read_bytes()
-    return cpu, made
+        cubins[number] = (directory / "p.cubin").read_bytes()
+    return cpu, cubins
 
 
 WAYS: dict[str, Callable[[Work, Path], tuple[float, Cubins]]] = {
@@ -210,39 +215,44 @@ def code(cubin: bytes, names: Sequence[str]) -> bytes | None:
     return None
 
 
-def compared(given: Work, directory: Path) -> dict[str, object]:
+def compared(kernel_work: Work, directory: Path) -> dict[str, object]:
     """Every way once, and a line for each."""
-    count = len(given.sources)
+    count = len(kernel_work.sources)
     base = 0.0
     reference: Cubins = {}
-    found: dict[str, object] = {}
-    print(f"\n{given.name}, {count} schedules, {' '.join(given.flags[:2])}")
+    result_by_way: dict[str, object] = {}
+    print(f"\n{kernel_work.name}, {count} schedules, {' '.join(kernel_work.flags[:2])}")
     print(f"  {'':32}{'CPU a program':>15}{'by alone':>10}{'same code':>12}{'same cubin':>12}")
     for name, way in WAYS.items():
         where = directory / name.replace(" ", "_")
         where.mkdir()
         try:
-            cpu, made = way(given, where)
+            cpu, cubins = way(kernel_work, where)
         except _bench.WorkNotDoneError as error:
-            reason = next((each for each in str(error).splitlines() if "error" in each), "")
+            reason = next((line for line in str(error).splitlines() if "error" in line), "")
             print(f"  {name:32} does not compile: {reason.strip()[:150]}")
-            found[name] = {"error": reason}
+            result_by_way[name] = {"error": reason}
             continue
         base = base or cpu
-        reference = reference or made
-        symbol = given.symbol
+        reference = reference or cubins
+        symbol = kernel_work.symbol
         codes = sum(
-            code(made[i], (f"{symbol}_{i}", symbol)) == code(reference[i], (symbol,))
+            code(cubins[i], (f"{symbol}_{i}", symbol)) == code(reference[i], (symbol,))
             for i in range(count)
         )
-        same = sum(made[i] == reference[i] for i in range(count))
+        same = sum(cubins[i] == reference[i] for i in range(count))
         print(
             f"  {name:32}{cpu / count * 1e3:12.0f} ms{cpu / base:10.2f}{codes:9}/{count}"
             f"{same:9}/{count}",
             flush=True,
         )
-        found[name] = {"cpu": cpu / count, "ratio": cpu / base, "code": codes, "cubins": same}
-    return {"script": given.name, "schedules": count, "ways": found}
+        result_by_way[name] = {
+            "cpu": cpu / count,
+            "ratio": cpu / base,
+            "code": codes,
+            "cubins": same,
+        }
+    return {"script": kernel_work.name, "schedules": count, "ways": result_by_way}
 
 
 def main() -> None:
@@ -259,14 +269,14 @@ def main() -> None:
     results = []
     with _bench.workshop() as directory:
         for example, script, target, number in kernels:
-            place = directory / script
-            place.mkdir()
+            script_directory = directory / script
+            script_directory.mkdir()
             try:
-                given = work(examples / example, script, target, number, place)
+                kernel_work = work(examples / example, script, target, number, script_directory)
             except Exception as error:  # an example whose headers are not installed here
                 print(f"\n{script}: left out ({str(error).splitlines()[0]})")
                 continue
-            results.append(compared(given, place))
+            results.append(compared(kernel_work, script_directory))
     _bench.finish(asked, results)
 
 

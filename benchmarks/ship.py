@@ -127,8 +127,8 @@ class Installed:
     @property
     def counts(self) -> tuple[int, int]:
         """Sources that were compiled by us, and that came from the cache."""
-        found = _SAID.findall(self.ran.out)
-        return sum(int(each[1]) for each in found), sum(int(each[2]) for each in found)
+        rows = _SAID.findall(self.ran.out)
+        return sum(int(row[1]) for row in rows), sum(int(row[2]) for row in rows)
 
     @property
     def libraries(self) -> list[Path]:
@@ -142,15 +142,15 @@ class Workshop:
         self.name, self.python, self.jobs = name, python, jobs
         self.project = PROJECTS[name]
         self.place = WORK / name
-        for each in ("cache", "venvs", "trees"):
-            shutil.rmtree(self.place / each, ignore_errors=True)
+        for subdirectory in ("cache", "venvs", "trees"):
+            shutil.rmtree(self.place / subdirectory, ignore_errors=True)
         self.source = _source(name, self.project.source, python)
 
-    def install(self, how: str, *, ours: bool, edited: bool = False) -> Installed:
+    def install(self, how: str, *, uses_tilusbuild: bool, edited: bool = False) -> Installed:
         """Install a copy of the project into a fresh environment."""
         tree, venv = self.place / "trees" / how / self.name, self.place / "venvs" / how
         shutil.copytree(self.source, tree, symlinks=True)
-        if ours:
+        if uses_tilusbuild:
             _change_import(tree / "setup.py")
         if edited:
             header = tree / self.project.header
@@ -184,8 +184,8 @@ class Workshop:
 
 def _change_import(setup: Path) -> None:
     text = setup.read_text()
-    for theirs, ours in _IMPORTS.items():
-        text = re.sub(theirs, ours, text)
+    for pattern, replacement in _IMPORTS.items():
+        text = re.sub(pattern, replacement, text)
     if text == setup.read_text():
         raise WorkNotDoneError(f"{setup} imports nothing of torch.utils.cpp_extension")
     setup.write_text(text)
@@ -193,9 +193,9 @@ def _change_import(setup: Path) -> None:
 
 def _source(name: str, source: str, python: str) -> Path:
     """Return the project's unpacked source, fetched once."""
-    place = WORK / "sources" / name
-    if place.exists():
-        return place
+    directory = WORK / "sources" / name
+    if directory.exists():
+        return directory
     fresh = WORK / "fetched" / name
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
@@ -216,9 +216,9 @@ def _source(name: str, source: str, python: str) -> Path:
             file.extractall(fresh / "unpacked")
         (inside,) = (fresh / "unpacked").iterdir()
         inside.rename(fresh / name)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    (fresh / name).rename(place)
-    return place
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    (fresh / name).rename(directory)
+    return directory
 
 
 def _python() -> str:
@@ -236,47 +236,47 @@ def _python() -> str:
 
 def _exports(libraries: list[Path]) -> set[tuple[str, str]]:
     """Return the symbols that libraries define for others, with each one's file."""
-    found = set()
+    symbols = set()
     for path in libraries:
-        told = subprocess.check_output(["nm", "-D", "--defined-only", path], text=True)
-        found |= {(path.name, line.split()[-1]) for line in told.splitlines()}
-    return found
+        output = subprocess.check_output(["nm", "-D", "--defined-only", path], text=True)
+        symbols |= {(path.name, line.split()[-1]) for line in output.splitlines()}
+    return symbols
 
 
 def _includers(tree: Path, header: str) -> str:
     """Return how many objects of a build by ninja were made of a header."""
-    records, found = [*tree.rglob("build.ninja")], 0
+    records, count = [*tree.rglob("build.ninja")], 0
     for record in records:
-        told = subprocess.run(
+        output = subprocess.run(
             ["ninja", "-t", "deps"], cwd=record.parent, capture_output=True, text=True, check=True
         ).stdout
-        blocks = re.split(r"\n(?=\S)", told)
-        found += sum(f"/{header}\n" in f"{block}\n" for block in blocks)
-    return f"{found}" if records else "not known without ninja"
+        blocks = re.split(r"\n(?=\S)", output)
+        count += sum(f"/{header}\n" in f"{block}\n" for block in blocks)
+    return f"{count}" if records else "not known without ninja"
 
 
 def measure(shop: Workshop) -> None:
     """Install four times, and print what there is to see."""
-    theirs = shop.install("theirs", ours=False)
-    first = shop.install("first", ours=True)
-    second = shop.install("second", ours=True)
-    code = compare(first.libraries, theirs.libraries)
-    mine, other = _exports(first.libraries), _exports(theirs.libraries)
-    left = first.ran.out.count(_LEFT)
+    peer_install = shop.install("theirs", uses_tilusbuild=False)
+    first = shop.install("first", uses_tilusbuild=True)
+    second = shop.install("second", uses_tilusbuild=True)
+    code = compare(first.libraries, peer_install.libraries)
+    mine, other = _exports(first.libraries), _exports(peer_install.libraries)
+    torch_count = first.ran.out.count(_LEFT)
     rows = [
-        ("sources compiled, left to torch", f"{first.counts[0]}, {left}"),
+        ("sources compiled, left to torch", f"{first.counts[0]}, {torch_count}"),
         ("kernels with the same machine code", str(code)),
         (
             "dynamic symbols, and others in one of the two",
             f"{len(mine & other)}, {len(mine ^ other)}",
         ),
-        ("CPU, first install by theirs", _by(first, theirs)),
+        ("CPU, first install by theirs", _by(first, peer_install)),
         ("CPU, second install by first", _by(second, first)),
         ("second install: compiled, from the cache", "{}, {}".format(*second.counts)),
     ]
     if shop.project.header:
-        edited = shop.install("edited", ours=True, edited=True)
-        expected = _includers(theirs.tree, shop.project.header)
+        edited = shop.install("edited", uses_tilusbuild=True, edited=True)
+        expected = _includers(peer_install.tree, shop.project.header)
         rows.append(
             ("a header edited: compiled, that include it", f"{edited.counts[0]}, {expected}")
         )

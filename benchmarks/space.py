@@ -124,8 +124,8 @@ def arm(label: str, name: str, library: str) -> Arm:
         done = subprocess.run(words, check=False, capture_output=True, text=True)
         if done.returncode:
             raise _bench.WorkNotDoneError(done.stderr[-2000:])
-        wall, cpu, memory, said = done.stdout.split()[-4:]
-        ran.append(Ran(float(wall), float(cpu), int(memory), said))
+        wall, cpu, memory, output = done.stdout.split()[-4:]
+        ran.append(Ran(float(wall), float(cpu), int(memory), output))
         return ran[-1]
 
     return Arm(label, run, lambda: ran[-1].out == "counted")

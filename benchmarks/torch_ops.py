@@ -77,8 +77,8 @@ def measured(directory: Path, rounds: int, count: int) -> list[dict[str, object]
     add_kernel = tilusbuild.load("add", where=directory / "cache")
 
     def scale(a: float, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = scale_kernel(a, x)
-        return made
+        output: torch.Tensor = scale_kernel(a, x)
+        return output
 
     def add(a: float, x: torch.Tensor, y: torch.Tensor) -> None:
         add_kernel(a, x, y)
@@ -95,8 +95,10 @@ def measured(directory: Path, rounds: int, count: int) -> list[dict[str, object]
     backend = "aot_eager" if rounds == 1 else "inductor"  # which takes seconds to compile
 
     def compiled(op: Callable[..., Any]) -> Callable[[], Any]:
-        made = torch.compile(lambda x: op(2.0, op(2.0, x + 1)) * 2, fullgraph=True, backend=backend)
-        return lambda: made(x)
+        compiled_function = torch.compile(
+            lambda x: op(2.0, op(2.0, x + 1)) * 2, fullgraph=True, backend=backend
+        )
+        return lambda: compiled_function(x)
 
     def table(title: str, calls: dict[str, Callable[[], Any]], expected: Any) -> dict[str, object]:
         arms = [repeated(name, call, count, expected) for name, call in calls.items()]
@@ -114,14 +116,14 @@ def measured(directory: Path, rounds: int, count: int) -> list[dict[str, object]
         "the kernel": lambda: add(2.0, x, y),
     }
     inside = {"register": compiled(ops.scale), "custom_op": compiled(custom_scale)}
-    found = [
+    tables = [
         table("an output returned", returned, x * 2),
         table("an argument mutated", mutated, None),
         table("two ops in a compiled function", inside, (x + 1) * 8),
     ]
     with torch.inference_mode():
-        found.append(table("an output returned, inference mode", returned, x * 2))
-    return found
+        tables.append(table("an output returned, inference mode", returned, x * 2))
+    return tables
 
 
 if __name__ == "__main__":

@@ -57,12 +57,12 @@ class Watch:
 
     def rest(self) -> list[dict[str, Any]]:
         """Everything said until it waits for a change again."""
-        said = []
+        events = []
         while (event := self._events.get(timeout=600)) is not None:
-            said.append(event)
+            events.append(event)
             if event["event"] == "watching":
-                return said
-        raise AssertionError(f"watch has ended: {said[-3:]}")
+                return events
+        raise AssertionError(f"watch has ended: {events[-3:]}")
 
     @property
     def memory(self) -> int:
@@ -117,7 +117,7 @@ def save(path: Path, text: str) -> None:
 
 
 def kinds(directory: Path, programs: int) -> list[Kind]:
-    each = programs // SCRIPTS
+    per_script = programs // SCRIPTS
 
     def template(text: str) -> Callable[[int], None]:
         def edit(number: int) -> None:
@@ -131,8 +131,8 @@ def kinds(directory: Path, programs: int) -> list[Kind]:
         save(path, f"{path.read_text()}# {number}\n")
 
     return [
-        Kind("a kernel's code", template("// edit {number}\n"), each, each),
-        Kind("a comment of its template", template("{{# {number} #}}"), each, -1),
+        Kind("a kernel's code", template("// edit {number}\n"), per_script, per_script),
+        Kind("a comment of its template", template("{{# {number} #}}"), per_script, -1),
         Kind("a comment in the manifest", manifest, 0, 0),
     ]
 
@@ -147,17 +147,17 @@ def measure(watch: Watch, kind: Kind, journal: Path, number: int) -> None:
                 raise AssertionError("no compiler started")
             time.sleep(0.0005)
         kind.latencies.append(time.perf_counter() - saved)
-    said = watch.rest()
-    renders = sum(event["renders"] for event in said if event["event"] == "replanned")
-    compiles = sum(event["event"] == "started" for event in said)
-    kind.planned += [event["seconds"] for event in said if event["event"] == "replanned"]
+    events = watch.rest()
+    renders = sum(event["renders"] for event in events if event["event"] == "replanned")
+    compiles = sum(event["event"] == "started" for event in events)
+    kind.planned += [event["seconds"] for event in events if event["event"] == "replanned"]
     kind.seen.append((renders, compiles))
 
 
 def latency(programs: int, rounds: int) -> list[Kind]:
-    with workshop() as place:
-        nvcc = _projects.fake_toolkit(place / "toolkit")
-        directory = place / "project"
+    with workshop() as work_directory:
+        nvcc = _projects.fake_toolkit(work_directory / "toolkit")
+        directory = work_directory / "project"
         _projects.project(directory, programs, nvcc, scripts=SCRIPTS)
         watch = Watch(directory)
         watch.rest()
@@ -165,16 +165,16 @@ def latency(programs: int, rounds: int) -> list[Kind]:
         code, comment, manifest = saves
         for number in range(rounds):
             time.sleep(0.3)
-            measure(watch, code, place / "toolkit/journal", number)
+            measure(watch, code, work_directory / "toolkit/journal", number)
             # The comment goes to the text that is there, so that only the comment is new.
             path = directory / f"kernels/s{number % SCRIPTS}.cu.j2"
             text = path.read_text()
             comment.edit = lambda n, path=path, text=text: save(path, f"{{# {n} #}}{text}")  # type: ignore[misc]
             comment.compiles = 0
             time.sleep(0.3)
-            measure(watch, comment, place / "toolkit/journal", number)
+            measure(watch, comment, work_directory / "toolkit/journal", number)
             time.sleep(0.3)
-            measure(watch, manifest, place / "toolkit/journal", number)
+            measure(watch, manifest, work_directory / "toolkit/journal", number)
         status = watch.stop()
         assert status == 130, status
     return saves
@@ -184,7 +184,7 @@ def show(saves: list[Kind], programs: int) -> dict[str, Any]:
     print(f"{programs} programs in {SCRIPTS} scripts; a debounce of {QUIET * 1000:.0f} ms\n")
     heads = ("from a save to the compiler", "median", "min", "max", "less the debounce")
     print(f"{heads[0]:30}{heads[1]:>9}{heads[2]:>9}{heads[3]:>9}{heads[4]:>20}   (ms)")
-    found: dict[str, Any] = {}
+    row_by_kind: dict[str, Any] = {}
     for kind in saves:
         values = [1000 * value for value in kind.latencies]
         if values:
@@ -193,7 +193,7 @@ def show(saves: list[Kind], programs: int) -> dict[str, Any]:
                 f"{kind.name:30}{middle:9.1f}{min(values):9.1f}{max(values):9.1f}"
                 f"{middle - 1000 * QUIET:20.1f}"
             )
-            found[kind.name] = {"median": middle, "min": min(values), "max": max(values)}
+            row_by_kind[kind.name] = {"median": middle, "min": min(values), "max": max(values)}
     print(
         f"\n{'what a save costs':30}{'renders':>9}{'needed':>9}{'compiles':>9}{'needed':>9}"
         "   plan (ms)"
@@ -207,11 +207,11 @@ def show(saves: list[Kind], programs: int) -> dict[str, Any]:
             f"{kind.name:30}{renders:9.0f}{kind.renders:9}{compiles:9.0f}{kind.compiles:9}"
             f"{planned:12.1f}"
         )
-        found.setdefault(kind.name, {}).update(
+        row_by_kind.setdefault(kind.name, {}).update(
             renders=renders, compiles=compiles, most=most, plan=planned
         )
         assert all(seen == (kind.renders, kind.compiles) for seen in kind.seen), kind.seen
-    return found
+    return row_by_kind
 
 
 _ROW = "{:8.1f}{:8}{:13.1f}{:12}{:9}{:11}"
@@ -220,9 +220,9 @@ _ROW = "{:8.1f}{:8}{:13.1f}{:12}{:9}{:11}"
 def soak(minutes: float, programs: int) -> dict[str, Any]:
     """Random edits, mistakes, renames and reverts for so long; what the process holds meanwhile."""
     chance = random.Random(1)
-    with workshop() as place:
-        nvcc = _projects.fake_toolkit(place / "toolkit")
-        directory = place / "project"
+    with workshop() as work_directory:
+        nvcc = _projects.fake_toolkit(work_directory / "toolkit")
+        directory = work_directory / "project"
         _projects.project(directory, programs, nvcc, scripts=SCRIPTS)
         watch = Watch(directory, "--exec", "echo $TILUSBUILD_REBUILT")
         watch.rest()
@@ -257,7 +257,7 @@ def _edits(directory: Path, chance: random.Random, number: int) -> list[Callable
     """A few steps, each of them seen: what it writes is new."""
     kernel = directory / f"kernels/s{chance.randrange(SCRIPTS)}.cu.j2"
     manifest = directory / "tilus.toml"
-    headers = [directory / f"include/h{each}.h" for each in range(5)]
+    headers = [directory / f"include/h{index}.h" for index in range(5)]
     header = chance.choice(headers)
     away = directory / "away"
 
@@ -300,15 +300,15 @@ def main() -> None:
     parser.add_argument("--soak", type=float, metavar="MINUTES")
     parser.add_argument("--small", action="store_true", help="tiny sizes: only that it works")
     parser.add_argument("--json", action="store_true", help="a line of JSON at the end")
-    given = parser.parse_args()
-    if given.small:
-        given.programs, given.rounds = 20, 1
-    if given.soak is not None:
-        found = soak(given.soak, 20)
+    options = parser.parse_args()
+    if options.small:
+        options.programs, options.rounds = 20, 1
+    if options.soak is not None:
+        results = soak(options.soak, 20)
     else:
-        found = show(latency(given.programs, given.rounds), given.programs)
-    if given.json:
-        print(json.dumps({"benchmark": "watch", "machine": machine(), "found": found}))
+        results = show(latency(options.programs, options.rounds), options.programs)
+    if options.json:
+        print(json.dumps({"benchmark": "watch", "machine": machine(), "found": results}))
 
 
 if __name__ == "__main__":

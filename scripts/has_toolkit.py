@@ -11,5 +11,5 @@ import sys
 roots = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
 candidates = [os.path.join(root, "bin", "nvcc") for root in roots if root]
 candidates += glob.glob("/usr/local/cuda*/bin/nvcc")
-found = shutil.which("nvcc") or next((c for c in candidates if os.access(c, os.X_OK)), None)
-sys.exit(0 if found else 1)
+nvcc_path = shutil.which("nvcc") or next((c for c in candidates if os.access(c, os.X_OK)), None)
+sys.exit(0 if nvcc_path else 1)

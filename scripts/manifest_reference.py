@@ -129,7 +129,7 @@ def write_pages(directory: File) -> None:
     for page, texts in sections.items():
         # The first heading is the page's title, as every page has one.
         text = "\n".join(texts).removeprefix("#").replace("\n", f"\n\n{_GENERATED}", 1)
-        if links := [f"[{each}](../{each}.md)" for each in _SUBJECTS.get(page, ())]:
+        if links := [f"[{subject}](../{subject}.md)" for subject in _SUBJECTS.get(page, ())]:
             text += f"\nMore: {', '.join(links)}.\n"
         (pages / f"{page}.md").write_text(text)
 
@@ -172,7 +172,7 @@ def _declares(model: type, name: str) -> bool:
 def _is_described_elsewhere(path: Path) -> bool:
     """Return whether another table shows the same keys: an override, or a kernel, has the
     script's, and a directory is one of `[build]`'s."""
-    within = any(each in path and path[-2:] != (each, NAME) for each in ("override", "kernels"))
+    within = any(table in path and path[-2:] != (table, NAME) for table in ("override", "kernels"))
     return within or (path[:1] != ("build",) and bool({"include-dirs", "link-dirs"} & {*path}))
 
 
@@ -234,7 +234,7 @@ def _default(field: KeyInfo) -> str:
 
 def _format_description(field: KeyInfo, description: str) -> str:
     # A plain number says no more than the kind of the value, and a second example little.
-    examples = (each for each in field.examples if not isinstance(each, int | float))
+    examples = (candidate for candidate in field.examples if not isinstance(candidate, int | float))
     example = next(examples, None)
     return description if example is None else f"{description} E.g. `{format_toml(example)}`"
 

@@ -113,13 +113,15 @@ class Source:
     @cached_property
     def names(self) -> dict[str, str]:
         """What each name that is imported anywhere in the file stands for, dotted."""
-        found: dict[str, str] = {}
+        origin_by_name: dict[str, str] = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
-                found |= {a.asname or a.name: a.name for a in node.names}
+                origin_by_name |= {a.asname or a.name: a.name for a in node.names}
             elif isinstance(node, ast.ImportFrom):
-                found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-        return found
+                origin_by_name |= {
+                    a.asname or a.name: f"{node.module}.{a.name}" for a in node.names
+                }
+        return origin_by_name
 
 
 class Tree:
@@ -143,10 +145,10 @@ class Tree:
         graph: dict[str, set[str]] = {}
         for module, source in self.product.items():
             # `from a.b import c` imports the module a.b.c, or a name of the module a.b.
-            found = {
+            modules = {
                 n if n in self.product else n.rpartition(".")[0] for n in source.names.values()
             }
-            graph[module] = {name for name in found if name in self.product} - {module}
+            graph[module] = {name for name in modules if name in self.product} - {module}
         return graph
 
     @cached_property
@@ -169,17 +171,17 @@ class Tree:
 
     def subclasses(self, *roots: str) -> set[str]:
         """The classes below these, by name."""
-        found = set(roots)
+        classes = set(roots)
         while True:
             more = {
                 node.name
                 for source in self.product.values()
                 for node in source.classes
-                if found & {ast.unparse(base).split("[")[0] for base in node.bases}
+                if classes & {ast.unparse(base).split("[")[0] for base in node.bases}
             }
-            if more <= found:
-                return found - set(roots)
-            found |= more
+            if more <= classes:
+                return classes - set(roots)
+            classes |= more
 
 
 class Walk:
@@ -203,7 +205,9 @@ class Walk:
                             name = f"{module}.{node.name}.{part.name}"
                             self._functions[name] = (source, part)
                             methods[part.name].append(name)
-        self._only = {name: found[0] for name, found in methods.items() if len(found) == 1}
+        self._only = {
+            name: candidates[0] for name, candidates in methods.items() if len(candidates) == 1
+        }
         start = ".".join(START)
         if start in self._functions:
             self._follow(start)
@@ -233,15 +237,15 @@ class Walk:
         if isinstance(called.value, ast.Name):
             owner = called.value.id
             if owner in ("self", "cls") and holder in self._classes:
-                found = self._entered(f"{holder}.{called.attr}")
+                callee = self._entered(f"{holder}.{called.attr}")
             else:
                 arguments = [*function.args.args, *function.args.kwonlyargs]
                 kinds = {a.arg: ast.unparse(a.annotation) for a in arguments if a.annotation}
                 kind = kinds.get(owner, owner).strip("'\"").split(" | ")[0]
                 base = source.names.get(kind, f"{source.module}.{kind}")
-                found = self._entered(f"{base}.{called.attr}")
-            if found is not None:
-                return found
+                callee = self._entered(f"{base}.{called.attr}")
+            if callee is not None:
+                return callee
         return self._only.get(called.attr)
 
     def _entered(self, name: str) -> str | None:
@@ -328,7 +332,7 @@ def cycles(graph: Graph) -> list[list[str]]:
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    components: list[list[str]] = []
 
     def visit(node: str) -> None:
         order[node] = low[node] = len(order)
@@ -340,20 +344,20 @@ def cycles(graph: Graph) -> list[list[str]]:
             elif other in stack:
                 low[node] = min(low[node], order[other])
         if low[node] == order[node]:
-            at = stack.index(node)
-            if len(stack) - at > 1:
-                found.append(sorted(stack[at:]))
-            del stack[at:]
+            index = stack.index(node)
+            if len(stack) - index > 1:
+                components.append(sorted(stack[index:]))
+            del stack[index:]
 
     for node in sorted(graph):
         if node not in order:
             visit(node)
-    return found
+    return components
 
 
 def _attributes(node: ast.ClassDef) -> set[str]:
     """The fields that a class declares and those that its methods set on themselves."""
-    found = {
+    attributes = {
         part.target.id
         for part in node.body
         if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
@@ -362,8 +366,8 @@ def _attributes(node: ast.ClassDef) -> set[str]:
         if not isinstance(part, ast.Attribute) or not isinstance(part.ctx, ast.Store):
             continue
         if isinstance(part.value, ast.Name) and part.value.id == "self":
-            found.add(part.attr)
-    return found
+            attributes.add(part.attr)
+    return attributes
 
 
 def _is_option(source: Source, node: ast.AST) -> bool:
@@ -407,8 +411,8 @@ def read_tree(root: str, revision: str) -> Tree:
                 texts[path] = file.read()
         return Tree(texts)
     names = _wanted(_git(root, "ls-tree", "-r", "-z", "--name-only", revision))
-    given = "".join(f"{revision}:{path}\n" for path in names).encode()
-    stream = io.BytesIO(_git(root, "cat-file", "--batch", given=given))
+    stdin = "".join(f"{revision}:{path}\n" for path in names).encode()
+    stream = io.BytesIO(_git(root, "cat-file", "--batch", stdin=stdin))
     texts = {}
     for path in names:
         size = int(stream.readline().split()[-1])
@@ -417,9 +421,9 @@ def read_tree(root: str, revision: str) -> Tree:
     return Tree(texts)
 
 
-def _git(root: str, *words: str, given: bytes = b"") -> bytes:
+def _git(root: str, *words: str, stdin: bytes = b"") -> bytes:
     command = ["git", "-C", root, *words]
-    return subprocess.run(command, input=given, capture_output=True, check=True).stdout
+    return subprocess.run(command, input=stdin, capture_output=True, check=True).stdout
 
 
 def _wanted(listed: bytes) -> list[str]:
@@ -442,17 +446,17 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--rev", action="append", help="a git revision, or `.`; may be repeated")
     parser.add_argument("--write", action="store_true", help="make today's numbers the budget")
     parser.add_argument("-C", dest="root", default=".", help="the repository (default: here)")
-    given = parser.parse_args(words)
-    if given.rev:
+    options = parser.parse_args(words)
+    if options.rev:
         columns = {
-            "working tree" if name == "." else name: measure(read_tree(given.root, name))
-            for name in given.rev
+            "working tree" if name == "." else name: measure(read_tree(options.root, name))
+            for name in options.rev
         }
         print("\n".join(_table(columns)))
         return 0
-    numbers = measure(read_tree(given.root, "."))
-    path = os.path.join(given.root, BUDGET)
-    if given.write:
+    numbers = measure(read_tree(options.root, "."))
+    path = os.path.join(options.root, BUDGET)
+    if options.write:
         with open(path, "w", encoding="utf-8") as file:
             file.write(json.dumps(numbers, indent=2) + "\n")
     with open(path, encoding="utf-8") as file:

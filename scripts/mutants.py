@@ -80,9 +80,9 @@ def mutants(path: str, text: bytes) -> Iterator[Mutant]:
         if operator is not None:
             left, kind, right = operator
             old, new = _OPERATORS.get(kind, ("", ""))
-            at = text.find(old.encode(), end(left), begin(right)) if old else -1
-            if at >= 0:
-                yield Mutant(path, left.end_lineno or left.lineno, at, at + len(old), new)
+            offset = text.find(old.encode(), end(left), begin(right)) if old else -1
+            if offset >= 0:
+                yield Mutant(path, left.end_lineno or left.lineno, offset, offset + len(old), new)
         elif isinstance(node, ast.If | ast.IfExp | ast.While):
             where = (node.test.lineno, begin(node.test), end(node.test))
             condition = text[where[1] : where[2]].decode()
@@ -118,14 +118,14 @@ def _no_code(node: ast.AST) -> Iterator[ast.AST]:
 
 def draw(root: str, number: int, seed: int) -> list[Mutant]:
     """Draw mutants, each file as often as it has places."""
-    found: list[Mutant] = []
+    candidates: list[Mutant] = []
     for package in PACKAGES:
         for directory, _, names in sorted(os.walk(os.path.join(root, "tilusbuild", package))):
             for name in sorted(name for name in names if name.endswith(".py")):
                 path = os.path.join(directory, name)
                 with open(path, "rb") as file:
-                    found += mutants(os.path.relpath(path, root), file.read())
-    return random.Random(seed).sample(found, number)  # noqa: S311
+                    candidates += mutants(os.path.relpath(path, root), file.read())
+    return random.Random(seed).sample(candidates, number)  # noqa: S311
 
 
 class Trial(NamedTuple):
@@ -195,9 +195,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60, help="of tests, for each mutant")
     parser.add_argument("--only", type=int, help="the mutant of this number alone")
     parser.add_argument("--first", type=int, default=0, help="go on from the mutant of this number")
-    given = parser.parse_args()
+    options = parser.parse_args()
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    drawn = draw(root, given.number, given.seed)
+    drawn = draw(root, options.number, options.seed)
     killed = 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as scratch:
         copy = os.path.join(scratch, "tree")
@@ -206,7 +206,7 @@ def main() -> None:
         note = f"{len(trial.failed)} tests fail without a mutant and are left out"
         print(note, *trial.failed, sep="\n  ")
         for number, mutant in enumerate(drawn):
-            if given.only not in (None, number) or number < given.first:
+            if options.only not in (None, number) or number < options.first:
                 continue
             path = os.path.join(copy, mutant.path)
             with open(path, "rb") as file:
@@ -214,9 +214,9 @@ def main() -> None:
             try:
                 with open(path, "wb") as file:
                     file.write(mutant.of(text))
-                show = given.only is not None
-                tests = select_tests(mutant, copy, trial, given.seconds)
-                dead = bool(tests) and run(copy, tests, 5 * given.seconds, show)
+                show = options.only is not None
+                tests = select_tests(mutant, copy, trial, options.seconds)
+                dead = bool(tests) and run(copy, tests, 5 * options.seconds, show)
             finally:
                 with open(path, "wb") as file:
                     file.write(text)
@@ -225,7 +225,7 @@ def main() -> None:
             change = f"{old!r} → {mutant.new!r}"
             word = "killed" if dead else "LIVES"
             print(f"{number:4} {word:6} {mutant.path}:{mutant.line}: {change}", flush=True)
-    if given.only is None:
+    if options.only is None:
         print(f"{killed} of {len(drawn)} killed ({100 * killed / len(drawn):.0f} %)")
 
 

@@ -33,8 +33,8 @@ def _nvcc() -> str | None:
         import nvidia
 
         places += [os.path.join(root, "cu*") for root in nvidia.__path__]
-    found = [path for place in places for path in sorted(glob.glob(f"{place}/bin/nvcc"))]
-    return shutil.which("nvcc") or next(iter(found), None)
+    paths = [path for pattern in places for path in sorted(glob.glob(f"{pattern}/bin/nvcc"))]
+    return shutil.which("nvcc") or next(iter(paths), None)
 
 
 # As tilusbuild.remote says before it imports grpc: some tests import it first, and then each
@@ -104,5 +104,5 @@ def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def runner() -> Iterator[LocalRunner]:
-    with LocalRunner() as made:
-        yield made
+    with LocalRunner() as local_runner:
+        yield local_runner

@@ -43,8 +43,8 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
-            if (found := layer(name)) in LAYERS:
-                yield node.lineno, found
+            if (layer_name := layer(name)) in LAYERS:
+                yield node.lineno, layer_name
 
 
 def test_imports_point_backwards() -> None:

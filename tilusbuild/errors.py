@@ -20,7 +20,7 @@ from tilusbuild.runtime.errors import find_nearest_word as find_nearest_word
 _MAX_SHOWN = 240
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """A position in a text file. `line` and `column` count from 1; `text` is the line itself."""
 
     path: str
@@ -39,7 +39,7 @@ class Diagnostic(NamedTuple):
     """One mistake: the message, its place in a file, and a hint."""
 
     message: str
-    place: Place | None = None
+    location: Location | None = None
     hint: str | None = None
     severity: str = "error"
     undetermined: bool = False
@@ -51,15 +51,15 @@ class Diagnostic(NamedTuple):
         # A message may quote several lines of a file: only its first stands at the margin.
         message = "\n  ".join(map(_shorten_line, self.message.split("\n")))
         head = f"{self.severity}: {message}"
-        lines = [f"{self.place}: {head}" if self.place else head]
-        if self.place and self.place.text is not None and self.place.line is not None:
-            prefix, excerpt = _crop_line(self.place.text, self.place.column or 1)
-            gutter = f"{self.place.line:>5} | "
+        lines = [f"{self.location}: {head}" if self.location else head]
+        if self.location and self.location.text is not None and self.location.line is not None:
+            prefix, excerpt = _crop_line(self.location.text, self.location.column or 1)
+            gutter = f"{self.location.line:>5} | "
             lines.append(gutter + excerpt.expandtabs(4))
-            if self.place.column is not None:
+            if self.location.column is not None:
                 # The mark "^^^" stands below the column: tabs before it are as wide as in the line.
                 blank = " " * (len(gutter) - 2) + "| " + " " * len(prefix.expandtabs(4))
-                mark_width = max(1, min(self.place.width, len(excerpt) - len(prefix)))
+                mark_width = max(1, min(self.location.width, len(excerpt) - len(prefix)))
                 lines.append(blank + "^" * mark_width)
         if self.hint:
             lines.extend(f"  {_shorten_line(line)}" for line in self.hint.splitlines())
@@ -109,10 +109,10 @@ class InputError(TilusbuildError):
         self.diagnostics = diagnostics
         self.looked_for = frozenset(looked_for)
         first = diagnostics[0] if diagnostics else Diagnostic("")
-        place = first.place or Place("")
+        location = first.location or Location("")
         self.message, self.hint = first.message, first.hint
-        self.path: str | None = place.path or None
-        self.line, self.column, self.text = place.line, place.column, place.text
+        self.path: str | None = location.path or None
+        self.line, self.column, self.text = location.line, location.column, location.text
 
     def render(self) -> str:
         return "\n".join(d.render() for d in self.diagnostics)
@@ -121,9 +121,11 @@ class InputError(TilusbuildError):
         return self.render()
 
 
-def input_error(message: str, *, place: Place | None = None, hint: str | None = None) -> InputError:
+def input_error(
+    message: str, *, location: Location | None = None, hint: str | None = None
+) -> InputError:
     """Return an `InputError` of one diagnostic."""
-    return InputError(Diagnostic(message, place, hint))
+    return InputError(Diagnostic(message, location, hint))
 
 
 class Shortage(NamedTuple):

@@ -46,14 +46,14 @@ Naming: TypeAlias = Callable[[Path, str], str]
 
 def _general(name: str) -> str:
     """Return a kernel's name without what depends on its source's path, or on the compile."""
-    while found := _ANONYMOUS.search(name):
-        name = name[: found.start()] + name[found.end() + int(found[1]) :]
+    while match := _ANONYMOUS.search(name):
+        name = name[: match.start()] + name[match.end() + int(match[1]) :]
     return _INTERNAL.sub("", name)
 
 
 def kernels(files: Iterable[Path], naming: Naming | None = None) -> dict[str, bytes]:
     """Return the code of every kernel in objects, libraries and cubins, by target and name."""
-    found: dict[str, bytes] = {}
+    code_by_kernel: dict[str, bytes] = {}
     for path in files:
         try:
             cubins = extract_cubins(path.read_bytes())
@@ -65,13 +65,15 @@ def kernels(files: Iterable[Path], naming: Naming | None = None) -> dict[str, by
                 section = elf.find_section(f".text.{kernel.name}")
                 if section is not None:
                     name = naming(path, kernel.name) if naming else _general(kernel.name)
-                    found[f"{cubin.image.arch} {name}"] = elf.read_section(section)
-    return found
+                    code_by_kernel[f"{cubin.image.arch} {name}"] = elf.read_section(section)
+    return code_by_kernel
 
 
-def compare(ours: Iterable[Path], theirs: Iterable[Path], naming: Naming | None = None) -> Compared:
+def compare(
+    own_files: Iterable[Path], peer_files: Iterable[Path], naming: Naming | None = None
+) -> Compared:
     """Compare two builds."""
-    mine, other = kernels(ours, naming), kernels(theirs, naming)
+    mine, other = kernels(own_files, naming), kernels(peer_files, naming)
     both = mine.keys() & other.keys()
     different = tuple(sorted(name for name in both if mine[name] != other[name]))
     return Compared(

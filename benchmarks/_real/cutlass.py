@@ -80,7 +80,7 @@ def prepare(count: int | None) -> Project:
         for program, (_, source) in zip(programs, chosen, strict=True)
     ]
     named = [ninja(), "-j2", *(str(program) for program in programs)]
-    ours = [tree / "build" / f"{program.name}.so" for program in programs]
+    own_libraries = [tree / "build" / f"{program.name}.so" for program in programs]
     return Project(
         name=f"CUTLASS, {len(chosen)} of {len(EXAMPLES)} examples",
         tree=tree,
@@ -89,7 +89,7 @@ def prepare(count: int | None) -> Project:
         theirs_again=(build, named),
         theirs_code=lambda: objects,
         theirs_compiles=len(objects),
-        products=(lambda: ours, lambda: [build / program for program in programs]),
+        products=(lambda: own_libraries, lambda: [build / program for program in programs]),
         header=package / "include/cutlass/gemm/device/gemm_universal_adapter.h",
     )
 

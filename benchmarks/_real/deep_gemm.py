@@ -157,7 +157,7 @@ def _hold_equal(manifest: Path, pairs: Sequence[_Pair]) -> None:
     """Hold the manifest's instances to those of the heuristics. Raises `WorkNotDoneError`."""
     hold_equal(
         [tuple(p[name] for name in _NAMES) for p in schedules(manifest, "bf16_gemm", "hopper")],
-        [(*shape, *each.values()) for shape, each in pairs],
+        [(*shape, *layout.values()) for shape, layout in pairs],
         "DeepGEMM's layouts",
     )
 
@@ -165,9 +165,9 @@ def _hold_equal(manifest: Path, pairs: Sequence[_Pair]) -> None:
 def _narrow(manifest: Path, chosen: Sequence[_Pair]) -> None:
     """Restrict the port to a sample."""
     rules = [
-        f"(shape_n == {n} and block_m == {each.m} and block_n == {each.n} "
-        f"and cluster == {each.cluster} and multicast_a == {each.cluster_n > 1})"
-        for (n, _), each in chosen
+        f"(shape_n == {n} and block_m == {layout.m} and block_n == {layout.n} "
+        f"and cluster == {layout.cluster} and multicast_a == {layout.cluster_n > 1})"
+        for (n, _), layout in chosen
     ]
     rule = f'[script.bf16_gemm.restrict]\nsample = "{" or ".join(rules)}"'
     text, _, _ = manifest.read_text().partition("[script.bf16_gemm.default]")

@@ -153,11 +153,11 @@ def report() -> None:
 
 
 def _bare(tree: Path, name: str) -> Path:
-    made = tree / f"{name}.bare.so"
+    library = tree / f"{name}.bare.so"
     words = [nvcc(), "-shared", "-cudart", "none", "-Xcompiler", "-fPIC", "-Xlinker", "-s"]
     code = ["-gencode", "arch=compute_80,code=sm_80"]
-    process([*words, *code, f"{name}.cu", "-o", str(made)], tree)
-    return made
+    process([*words, *code, f"{name}.cu", "-o", str(library)], tree)
+    return library
 
 
 def _newest(cache: Path, name: str) -> Path:

@@ -51,10 +51,10 @@ def _without_libraries(home: str) -> None:
 
 
 def _module(name: str, path: str) -> types.ModuleType:
-    made = types.ModuleType(name)
-    made.__path__ = [path]
-    sys.modules[name] = made
-    return made
+    module = types.ModuleType(name)
+    module.__path__ = [path]
+    sys.modules[name] = module
+    return module
 
 
 if __name__ == "__main__":

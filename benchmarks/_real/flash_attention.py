@@ -36,20 +36,20 @@ def prepare(count: int | None) -> Project:
     chosen = every[:count]
     if len(chosen) < len(every):
         _narrow(manifest, chosen)
-    theirs = _ninja_file(tree).parent
-    objects = [theirs / "csrc/flash_attn/flash_api.o"]
-    objects += [theirs / f"csrc/flash_attn/src/{_name(each)}.o" for each in chosen]
-    named = [str(each) for each in objects]
-    library = theirs / "flash_attn_2_cuda.so"
+    peer_directory = _ninja_file(tree).parent
+    objects = [peer_directory / "csrc/flash_attn/flash_api.o"]
+    objects += [peer_directory / f"csrc/flash_attn/src/{_name(item)}.o" for item in chosen]
+    named = [str(item) for item in objects]
+    library = peer_directory / "flash_attn_2_cuda.so"
     return Project(
         name=f"FlashAttention 2, {len(chosen)} of {len(every)} instances, its operators",
         tree=tree,
         theirs=[
-            (theirs, [ninja(), "-j2", *named]),
-            (theirs, ["c++", "-shared", *named, "-o", str(library)]),
+            (peer_directory, [ninja(), "-j2", *named]),
+            (peer_directory, ["c++", "-shared", *named, "-o", str(library)]),
         ],
         made=lambda: objects,
-        theirs_again=(theirs, [ninja(), "-j2", *named]),
+        theirs_again=(peer_directory, [ninja(), "-j2", *named]),
         theirs_code=lambda: objects,
         theirs_compiles=len(objects),
         products=(lambda: [tree / "build/flash_attn_2_cuda.so"], lambda: [library]),
@@ -80,17 +80,17 @@ def _tree() -> Path:
             shutil.copyfile(package / part, fresh / part)
         if not (world.site("torch") / "include" / _ASKED_OF_TORCH).exists():
             # Of PyTorch's files for CUDA its CPU build lacks this one, of which nothing is used.
-            made = fresh / "csrc/flash_attn" / _ASKED_OF_TORCH
-            made.parent.mkdir(parents=True)
-            made.write_text("#pragma once\n")
+            header = fresh / "csrc/flash_attn" / _ASKED_OF_TORCH
+            header.parent.mkdir(parents=True)
+            header.write_text("#pragma once\n")
         fresh.rename(tree)
     return tree
 
 
 def _ninja_file(tree: Path) -> Path:
     """Return the ninja file of its own build, which is written if it is missing."""
-    for found in tree.glob("build/temp.*/build.ninja"):
-        return found
+    for ninja_file in tree.glob("build/temp.*/build.ninja"):
+        return ninja_file
     world.install(*_SETUP_NEEDS)
     environment = {
         **os.environ,
@@ -99,11 +99,11 @@ def _ninja_file(tree: Path) -> Path:
         "FLASH_ATTN_CUDA_ARCHS": "80",
         "FLASH_ATTENTION_FORCE_BUILD": "TRUE",
     }
-    told = subprocess.run(
+    result = subprocess.run(
         [world.python(), extension_ninja.__file__],
         cwd=tree, env=environment, check=True, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    written = Path(told.stdout.splitlines()[-1])
+    written = Path(result.stdout.splitlines()[-1])
     written.write_text(written.read_text().replace("-std=c++17", "-std=c++20"))
     return written
 
@@ -112,8 +112,10 @@ def _narrow(manifest: Path, chosen: list[Instance]) -> None:
     """Restrict the port to a sample."""
     rule = "direction == '{direction}' and dtype == '{dtype}' and head_dim == {head_dim} and {mask}"
     rules = [
-        "({})".format(rule.format(**each, mask="causal" if each["causal"] else "not causal"))
-        for each in chosen
+        "({})".format(
+            rule.format(**instance, mask="causal" if instance["causal"] else "not causal")
+        )
+        for instance in chosen
     ]
     sample = f'\n[script.instances.restrict]\nsample = "{" or ".join(rules)}"\n'
     manifest.write_text(manifest.read_text() + sample)

@@ -65,13 +65,13 @@ def _jit(module: str) -> tuple[Path, int]:
         "CUDA_HOME": world.toolkit(),
         "FLASHINFER_EXTRA_LDFLAGS": f"-L{world.driver_stub()}",
     }
-    told = subprocess.run(
+    result = subprocess.run(
         [world.python(), jit_modules.__file__],
         env=environment, check=False, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    if told.returncode:
+    if result.returncode:
         raise WorkNotDoneError("FlashInfer's JIT imports PyTorch, whose CPU build (TORCH) will do")
-    for line in told.stdout.splitlines():
+    for line in result.stdout.splitlines():
         if line.startswith("["):
             name, path, sources = json.loads(line)
             if name == module:

@@ -24,7 +24,7 @@ def main() -> None:
     torch = importlib.import_module("torch")
     jit = importlib.import_module("flashinfer.jit.attention.modules")
     half, index = torch.float16, torch.int32
-    made = {
+    modules = {
         "single_decode": jit.gen_single_decode_module(half, half, half, 128, 128, 0, False, False),
         "batch_decode": jit.gen_batch_decode_module(
             half, half, half, index, 128, 128, 0, False, False
@@ -34,9 +34,11 @@ def main() -> None:
         ),
     }
     for name in MODULES:
-        module = made[name]
+        module = modules[name]
         module.write_ninja()
-        print(json.dumps([name, str(module.ninja_path), [str(each) for each in module.sources]]))
+        print(
+            json.dumps([name, str(module.ninja_path), [str(source) for source in module.sources]])
+        )
 
 
 if __name__ == "__main__":

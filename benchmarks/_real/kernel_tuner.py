@@ -50,13 +50,13 @@ def prepare(script: str, instances: int | None) -> Project:
     run = {"cwd": tree, "env": world.environment(), "check": True, "stdout": subprocess.PIPE}
     subprocess.run(tilusbuild("import", f"{script}.py"), **run)  # type: ignore[call-overload]
     words = [world.python(), tuner_instances.__file__, f"{script}.py", str(instances or 1 << 30)]
-    told = subprocess.run([*words, "theirs"], **run)  # type: ignore[call-overload]
-    said = json.loads(told.stdout.splitlines()[-1])
+    result = subprocess.run([*words, "theirs"], **run)  # type: ignore[call-overload]
+    report = json.loads(result.stdout.splitlines()[-1])
     manifest = tree / "tilus.toml"
-    _hold_equal(manifest, kernel, said["all"], script)
+    _hold_equal(manifest, kernel, report["all"], script)
     if instances is not None:
-        _narrow(manifest, kernel, said["chosen"])
-    return _project(script, tree, kernel, source, (len(said["chosen"]), len(said["all"])))
+        _narrow(manifest, kernel, report["chosen"])
+    return _project(script, tree, kernel, source, (len(report["chosen"]), len(report["all"])))
 
 
 def _project(script: str, tree: Path, kernel: str, source: str, counts: tuple[int, int]) -> Project:
@@ -89,18 +89,18 @@ def _configuration(path: Path, symbol: str) -> str:
     own = ("kernel_tuner", "grid_size", "block_size_z")
     values = {name: value for name, value in found if not name.startswith(own)}
     values.setdefault("block_size_y", "1")
-    plain = re.sub(r"^_Z(\d+)(\w+)", lambda found: found[2][: int(found[1])], symbol)
+    plain = re.sub(r"^_Z(\d+)(\w+)", lambda match: match[2][: int(match[1])], symbol)
     return " ".join([plain, *(f"{name}={values[name]}" for name in sorted(values))])
 
 
 def _hold_equal(
-    manifest: Path, kernel: str, theirs: list[Mapping[str, object]], of_what: str
+    manifest: Path, kernel: str, peer_schedules: list[Mapping[str, object]], of_what: str
 ) -> None:
-    ours = list(schedules(manifest, kernel, "gpu"))
-    names = sorted(theirs[0])
+    own_schedules = list(schedules(manifest, kernel, "gpu"))
+    names = sorted(peer_schedules[0])
     hold_equal(
-        [tuple(each[name] for name in names) for each in ours],
-        [tuple(each[name] for name in names) for each in theirs],
+        [tuple(schedule[name] for name in names) for schedule in own_schedules],
+        [tuple(schedule[name] for name in names) for schedule in peer_schedules],
         f"Kernel Tuner's {of_what}",
     )
 
@@ -108,7 +108,7 @@ def _hold_equal(
 def _narrow(manifest: Path, kernel: str, chosen: list[Mapping[str, object]]) -> None:
     """Restrict the import to a sample."""
     rules = [" and ".join(f"{name} == {value}" for name, value in p.items()) for p in chosen]
-    rule = f'sample = "{" or ".join(f"({each})" for each in rules)}"\n'
+    rule = f'sample = "{" or ".join(f"({condition})" for condition in rules)}"\n'
     head = f"[script.{kernel}.restrict]\n"
     text = manifest.read_text()
     if head in text:

@@ -29,7 +29,7 @@ _QUANTS = """
 
 def _families() -> dict[str, list[tuple[str, str]]]:
     """Return by script: the name of its own file, and our condition, of each instance."""
-    tiles = [each if isinstance(each, tuple) else (each, each) for each in _TILES]
+    tiles = [tile if isinstance(tile, tuple) else (tile, tile) for tile in _TILES]
     pairs = [(k, v) for k in _TYPES for v in _TYPES]
     columns = [(n, m) for n in (8, 16, 32, 64) for m in (1, 2, 4, 8, 16, 32) if m <= n]
     return {
@@ -72,12 +72,14 @@ def prepare(instances: int | None) -> Project:
     families = _families()
     backend = tree / "ggml/src/ggml-cuda"
     hosts = sorted(path.stem for path in backend.glob("*.cu"))
-    chosen = {script: list(each) for script, each in families.items()}
+    chosen = {script: list(family) for script, family in families.items()}
     if instances is not None:
         hosts = hosts[:: max(1, len(hosts) * 3 // instances)][: max(1, instances // 3)]
         chosen = _sample(families, instances)
         _narrow(tree / "tilus.toml", chosen, hosts)
-    names = [f"template-instances/{name}" for each in chosen.values() for name, _ in each] + hosts
+    names = [
+        f"template-instances/{name}" for family in chosen.values() for name, _ in family
+    ] + hosts
     objects = [f"ggml/src/ggml-cuda/CMakeFiles/ggml-cuda.dir/{name}.cu.o" for name in names]
     library = build / "sample.so" if instances else build / "bin/libggml-cuda.so"
     return Project(
@@ -115,10 +117,10 @@ def _sample(
     chosen: dict[str, list[tuple[str, str]]] = {script: [] for script in families}
     longest = max(map(len, families.values()))
     turns = [
-        (script, each[turn])
+        (script, family[turn])
         for turn in range(longest)
-        for script, each in families.items()
-        if turn < len(each)
+        for script, family in families.items()
+        if turn < len(family)
     ]
     for script, instance in turns[:instances]:
         chosen[script].append(instance)
@@ -148,7 +150,11 @@ def _link(build: Path, objects: list[str], library: Path) -> list[str]:
         [ninja(), "-t", "commands", "ggml-cuda"],
         cwd=build, check=True, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    (line,) = [each for each in listed.stdout.splitlines() if "-soname,libggml-cuda" in each]
+    (line,) = [
+        output_line
+        for output_line in listed.stdout.splitlines()
+        if "-soname,libggml-cuda" in output_line
+    ]
     words = [word for word in line.split()[2:-2] if not word.endswith(".cu.o")]
     words[words.index("-o") + 1] = str(library)
     return ["sh", "-c", " ".join([*words, *objects, *words[-9:]])]

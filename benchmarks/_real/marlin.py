@@ -46,31 +46,36 @@ def prepare(kernels: int | None, way: str) -> Project:
     if kernels is not None and way != "unit":
         kernels = -(-kernels // 3) * 3
     tree = world.WORK / "marlin" / way
-    ours = tree / "csrc/quantization/marlin"
-    if not ours.exists():
+    marlin_directory = tree / "csrc/quantization/marlin"
+    if not marlin_directory.exists():
         csrc = world.source(PACKAGE) / "csrc"
-        shutil.copytree(csrc / "quantization/marlin", f"{ours}.new")
+        shutil.copytree(csrc / "quantization/marlin", f"{marlin_directory}.new")
         shutil.copytree(csrc / "core", tree / "csrc/core", dirs_exist_ok=True)
-        Path(f"{ours}.new").rename(ours)
+        Path(f"{marlin_directory}.new").rename(marlin_directory)
     world.port("marlin", tree)
     build = tree / "theirs"
     (build / "generated").mkdir(parents=True, exist_ok=True)
-    generate = [world.python(), str(ours / "generate_kernels.py"), "8.0", str(build / "generated")]
+    generate = [
+        world.python(),
+        str(marlin_directory / "generate_kernels.py"),
+        "8.0",
+        str(build / "generated"),
+    ]
     subprocess.run(generate, check=True)
     if way == "unit":
         hold_sources(tree, "unit", (build / "generated").glob("*.cu"), PACKAGE)
     _narrow(tree / "tilus.toml", kernels or 60, way)
     text = (build / "generated/sm80_kernel_float16_u4b8_float16.cu").read_text()
-    head, *each = re.split(r"(?=template __global__)", text)
-    chosen = [re.sub(r"\s*}\s*$", "", kernel) for kernel in each[: kernels or len(each)]]
+    head, *templates = re.split(r"(?=template __global__)", text)
+    chosen = [re.sub(r"\s*}\s*$", "", kernel) for kernel in templates[: kernels or len(templates)]]
     (build / "kernels.cu").write_text(head + "\n".join(chosen) + "\n}\n")
     torch = world.site("torch") / "include"
-    includes = f"-I{tree}/csrc -I{ours} -isystem {torch}"
+    includes = f"-I{tree}/csrc -I{marlin_directory} -isystem {torch}"
     rules = _NINJA.format(nvcc=nvcc(), flags=_FLAGS, includes=includes)
     (build / "build.ninja").write_text(rules)
     own = tree / "build/marlin_kernels.so"
     return Project(
-        name=f"Marlin, {len(chosen)} of {len(each)} kernels, {WAYS[way]}",
+        name=f"Marlin, {len(chosen)} of {len(templates)} kernels, {WAYS[way]}",
         tree=tree,
         theirs=[(build, [ninja(), "-j2"])],
         made=lambda: [build / "kernels.o", build / "kernels.so"],
@@ -81,7 +86,7 @@ def prepare(kernels: int | None, way: str) -> Project:
             lambda: [own] if way == "unit" else list(tree.rglob("programs/**/module/lib.so")),
             lambda: [build / "kernels.so"],
         ),
-        header=ours / "dequant.h",
+        header=marlin_directory / "dequant.h",
     )
 
 

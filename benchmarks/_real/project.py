@@ -71,10 +71,10 @@ def tilusbuild(*words: str) -> list[str]:
 def _run(commands: Iterable[Command]) -> Ran:
     ran = [process(words, where, world.environment()) for where, words in commands]
     return Ran(
-        sum(each.wall for each in ran),
-        sum(each.cpu for each in ran),
-        max(each.peak_rss for each in ran),
-        "".join(each.out for each in ran),
+        sum(result.wall for result in ran),
+        sum(result.cpu for result in ran),
+        max(result.peak_rss for result in ran),
+        "".join(result.out for result in ran),
     )
 
 
@@ -91,28 +91,30 @@ def measure(project: Project, jobs: int, rounds: int) -> Measured:
         for path in project.made():
             path.unlink(missing_ok=True)
 
-    ours = Arm("ours", lambda: _run([(tree, build)]), lambda: bool(programs(project)), forget)
-    theirs = Arm("theirs", lambda: _run(project.theirs), lambda: True, wipe)
+    own_arm = Arm("ours", lambda: _run([(tree, build)]), lambda: bool(programs(project)), forget)
+    peer_arm = Arm("theirs", lambda: _run(project.theirs), lambda: True, wipe)
     for number in range(rounds):
-        for arm in (ours, theirs) if number % 2 == 0 else (theirs, ours):
+        for arm in (own_arm, peer_arm) if number % 2 == 0 else (peer_arm, own_arm):
             arm.once()
     built = programs(project)
     code = compare(built, project.theirs_code(), project.names)
     sizes = tuple(sum(path.stat().st_size for path in side()) for side in project.products)
     noop = [(_run([(tree, build)]), _run([project.theirs_again])) for _ in range(2)][-1]
     edited = rebuild_set(project, cache)
-    return Measured(project, ours, theirs, len(built), code, (sizes[0], sizes[1]), noop, edited)
+    return Measured(
+        project, own_arm, peer_arm, len(built), code, (sizes[0], sizes[1]), noop, edited
+    )
 
 
 def programs(project: Project) -> list[Path]:
     """Return what ours compiled: objects, and libraries that are called by themselves."""
-    found = []
+    paths = []
     for module in sorted((project.tree / ".cache/programs").rglob("module")):
         if (module / "object.o").exists():
-            found.append(module / "object.o")
+            paths.append(module / "object.o")
         elif (module / "source.cu").exists() and (module / "lib.so").exists():
-            found.append(module / "lib.so")  # without a source it is a link of objects
-    return found
+            paths.append(module / "lib.so")  # without a source it is a link of objects
+    return paths
 
 
 def rebuild_set(project: Project, cache: Path) -> tuple[int, int]:
@@ -123,20 +125,20 @@ def rebuild_set(project: Project, cache: Path) -> tuple[int, int]:
     header.write_bytes(before + b"\nstruct tilusbuild_edit;\n")
     try:
         words = tilusbuild("plan", "--cache-dir", str(cache))
-        said = process(words, project.tree, world.environment()).out
+        output = process(words, project.tree, world.environment()).out
         where, again = project.theirs_again
         edges = process([*again, "-n", "-v"], where, world.environment()).out
     finally:
         header.write_bytes(before)
         os.utime(header, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     compiles = len(re.findall(r"(?m)^.* (?:-c|--cubin) ", edges))
-    return compiles_planned(said, (project.tree / "tilus.toml").read_text()), compiles
+    return compiles_planned(output, (project.tree / "tilus.toml").read_text()), compiles
 
 
-def compiles_planned(said: str, manifest: str) -> int:
+def compiles_planned(output: str, manifest: str) -> int:
     """Return how many compiles `plan` said, of what is no link of a library."""
-    rows = re.findall(r"(?m)^(\S+) .* (\d+)$", said)
+    rows = re.findall(r"(?m)^(\S+) .* (\d+)$", output)
     if not rows:
-        raise WorkNotDoneError(f"what plan said was not understood: {said}")
+        raise WorkNotDoneError(f"what plan said was not understood: {output}")
     links = re.findall(r"(?m)^\[library\.([\w-]+)\]", manifest)
     return sum(int(number) for script, number in rows if script not in links)

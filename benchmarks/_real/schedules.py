@@ -27,9 +27,11 @@ def schedules(manifest: Path, script: str, target: str) -> Iterator[dict[str, Va
             yield {**params, **schedule.values}
 
 
-def hold_equal(ours: Collection[object], theirs: Collection[object], of_what: str) -> None:
+def hold_equal(
+    own_instances: Collection[object], peer_instances: Collection[object], of_what: str
+) -> None:
     """Compare two sets of instances. Raises `WorkNotDoneError` where they differ."""
-    mine, other = set(ours), set(theirs)
+    mine, other = set(own_instances), set(peer_instances)
     if mine != other or not mine:
         raise WorkNotDoneError(
             f"{of_what}: {len(mine - other)} of ours and {len(other - mine)} of theirs are in one "
@@ -37,12 +39,12 @@ def hold_equal(ours: Collection[object], theirs: Collection[object], of_what: st
         )
 
 
-def hold_sources(tree: Path, script: str, theirs: Iterable[Path], of_what: str) -> None:
+def hold_sources(tree: Path, script: str, peer_files: Iterable[Path], of_what: str) -> None:
     """Compare what the port renders with the files of the project's generator, word by word."""
     rendered = process(tilusbuild("render", script), tree, world.environment()).out
-    ours = re.split(rf"(?m)^// {script}\[.*\n", rendered)[1:]
-    texts = [path.read_text() for path in theirs]
-    hold_equal([_words(each) for each in ours], [_words(each) for each in texts], of_what)
+    own_texts = re.split(rf"(?m)^// {script}\[.*\n", rendered)[1:]
+    texts = [path.read_text() for path in peer_files]
+    hold_equal([_words(text) for text in own_texts], [_words(text) for text in texts], of_what)
 
 
 def _words(source: str) -> str:

@@ -56,16 +56,16 @@ def _arm(name: str, text: str) -> Arm:
         tree,
         world.environment(),
     )
-    said: list[Ran] = []
+    results: list[Ran] = []
 
     def edit() -> None:
         template.write_text(template.read_text() + "// again\n")
 
     def run() -> Ran:
-        said.append(process(words, tree, world.environment()))
-        return said[-1]
+        results.append(process(words, tree, world.environment()))
+        return results[-1]
 
-    return Arm(name, run, lambda: "1 to compile" in said[-1].out, edit)
+    return Arm(name, run, lambda: "1 to compile" in results[-1].out, edit)
 
 
 def report(rounds: int) -> None:

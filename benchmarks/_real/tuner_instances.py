@@ -29,9 +29,9 @@ def main() -> None:
     runpy.run_path(script, run_name="__main__")
     (call,) = calls
     space = Searchspace(call["params"], call.get("restrictions"), 1024)
-    found = [dict(zip(space.param_names, each, strict=True)) for each in space.list]
-    found.sort(key=lambda each: [str(value) for value in each.values()])
-    chosen = found[:: max(1, len(found) // count)][:count]
+    schedules = [dict(zip(space.param_names, each, strict=True)) for each in space.list]
+    schedules.sort(key=lambda schedule: [str(value) for value in schedule.values()])
+    chosen = schedules[:: max(1, len(schedules) // count)][:count]
     names = util.default_block_size_names
     divisors = tuple(call.get(f"grid_div_{axis}") for axis in "xyz")
     for number, params in enumerate(chosen):
@@ -41,11 +41,11 @@ def main() -> None:
         _, text = util.prepare_kernel_string(
             call["name"], call["source"], params, grid, threads, names, "CUDA", None
         )
-        place = into / f"{number}"
-        place.mkdir(parents=True, exist_ok=True)
+        directory = into / f"{number}"
+        directory.mkdir(parents=True, exist_ok=True)
         # As PyCUDA, its back end for CUDA, declares it.
-        (place / "kernel.cu").write_text('extern "C" {\n' + text + "\n}\n")
-    print(json.dumps({"all": found, "chosen": chosen}, default=int))
+        (directory / "kernel.cu").write_text('extern "C" {\n' + text + "\n}\n")
+    print(json.dumps({"all": schedules, "chosen": chosen}, default=int))
 
 
 if __name__ == "__main__":

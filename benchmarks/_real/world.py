@@ -53,31 +53,31 @@ def _pip(program: str, *words: str) -> None:
 
 def site(package: str) -> Path:
     """Return an installed package's directory."""
-    (found,) = (WORK / "venv/lib").glob(f"python3*/site-packages/{package}")
-    return found
+    (directory,) = (WORK / "venv/lib").glob(f"python3*/site-packages/{package}")
+    return directory
 
 
 def source(requirement: str) -> Path:
     """Return the unpacked source package that a requirement names exactly (`name==version`)."""
-    place = WORK / "sources" / requirement.replace("==", "-")
-    if not place.exists():
+    directory = WORK / "sources" / requirement.replace("==", "-")
+    if not directory.exists():
         archives = WORK / "archives"
         archives.mkdir(parents=True, exist_ok=True)
-        fresh = archives / place.name
+        fresh = archives / directory.name
         shutil.rmtree(fresh, ignore_errors=True)
         words = ["-m", "unearth", "--no-binary", "--download", str(fresh), requirement]
         subprocess.run([python(), *words], check=True, stdout=subprocess.DEVNULL)
         (archive,) = fresh.iterdir()
-        unpacked = Path(f"{place}.new")
+        unpacked = Path(f"{directory}.new")
         shutil.rmtree(unpacked, ignore_errors=True)
         with tarfile.open(archive) as file:
             file.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4 on
             file.extractall(unpacked)
         (inside,) = unpacked.iterdir()
-        inside.rename(place)
+        inside.rename(directory)
         shutil.rmtree(unpacked)
         shutil.rmtree(fresh)
-    return place
+    return directory
 
 
 def port(name: str, tree: Path) -> None:
@@ -94,8 +94,8 @@ def environment() -> dict[str, str]:
 def toolkit() -> str:
     """Return the directory of the toolkit that the benchmarks' nvcc belongs to."""
     words = [nvcc(), "--dryrun", "-x", "cu", os.devnull]
-    told = subprocess.run(words, capture_output=True, text=True, check=False).stderr
-    top = re.search(r"^#\$ TOP=(.*)$", told, re.MULTILINE)
+    stderr = subprocess.run(words, capture_output=True, text=True, check=False).stderr
+    top = re.search(r"^#\$ TOP=(.*)$", stderr, re.MULTILINE)
     if top is None:
         raise WorkNotDoneError(f"{words[0]} does not say where it is")
     return os.path.realpath(top[1].strip())
@@ -103,19 +103,19 @@ def toolkit() -> str:
 
 def driver_stub() -> Path:
     """Return a directory with a `libcuda.so` to link with, as complete toolkits have it."""
-    place = WORK / "stubs"
-    if not (place / "libcuda.so").exists():
-        place.mkdir(parents=True, exist_ok=True)
+    directory = WORK / "stubs"
+    if not (directory / "libcuda.so").exists():
+        directory.mkdir(parents=True, exist_ok=True)
         words = ["cc", "-shared", "-Wl,-soname,libcuda.so.1", "-x", "c", os.devnull, "-o"]
-        subprocess.run([*words, str(place / "libcuda.so")], check=True)
-    return place
+        subprocess.run([*words, str(directory / "libcuda.so")], check=True)
+    return directory
 
 
 def cublas(tree: Path) -> None:
     """Lay cuBLAS out in a tree as a toolkit has it: headers, and a library without a version."""
     shipped = site("nvidia/cu13")
-    place = tree / "cublas"
-    if not place.exists():
-        shutil.copytree(shipped / "include", place / "include")
-        (place / "lib").mkdir()
-        (place / "lib/libcublas.so").symlink_to(shipped / "lib/libcublas.so.13")
+    directory = tree / "cublas"
+    if not directory.exists():
+        shutil.copytree(shipped / "include", directory / "include")
+        (directory / "lib").mkdir()
+        (directory / "lib/libcublas.so").symlink_to(shipped / "lib/libcublas.so.13")

@@ -86,9 +86,9 @@ class Kit:
                 result = {"left out": f"{type(error).__name__}: {error}"}
             seconds = round(time.monotonic() - began, 1)
             self.found["steps"][name] = {"seconds": seconds, "result": result}
-        made = RESULTS.with_suffix(".tmp")
-        made.write_text(json.dumps(self.found, indent=1) + "\n")
-        made.replace(RESULTS)
+        temporary_path = RESULTS.with_suffix(".tmp")
+        temporary_path.write_text(json.dumps(self.found, indent=1) + "\n")
+        temporary_path.replace(RESULTS)
 
 
 # Setting up.
@@ -97,19 +97,19 @@ class Kit:
 def suits(wheel: str) -> bool:
     """Whether a wheel is for this Python, by its name."""
     *_, tag, abi, where = wheel.removesuffix(".whl").split("-")
-    here = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    python_tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     if where != "any" and platform.machine() not in where:
         return False
     if abi == "abi3":
         return int(tag[3:]) <= sys.version_info[1]
-    return tag.startswith("py") or tag == here
+    return tag.startswith("py") or tag == python_tag
 
 
 def install() -> list[str]:
     """Unpack the wheels that are for this Python; nothing is installed on the machine."""
     shutil.rmtree(SITE, ignore_errors=True)
     SITE.mkdir()
-    names = sorted(each.name for each in (HERE / "wheels").iterdir() if suits(each.name))
+    names = sorted(path.name for path in (HERE / "wheels").iterdir() if suits(path.name))
     for name in names:
         with zipfile.ZipFile(HERE / "wheels" / name) as wheel:
             wheel.extractall(SITE)
@@ -155,7 +155,7 @@ def machine(kit: Kit, most: float) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
-        "tools": {name: found for name in tools if (found := shutil.which(name))},
+        "tools": {name: path for name in tools if (path := shutil.which(name))},
     }
 
 
@@ -164,12 +164,14 @@ def machine(kit: Kit, most: float) -> dict[str, Any]:
 
 def packages() -> list[Path]:
     """The packages that have tests."""
-    return sorted(each for each in (HERE / "packages").iterdir() if (each / "tests").is_dir())
+    return sorted(
+        package for package in (HERE / "packages").iterdir() if (package / "tests").is_dir()
+    )
 
 
 def check(kit: Kit, most: float) -> dict[str, Any]:
     """Every program of every package at every case."""
-    found: dict[str, Any] = {}
+    row_by_package: dict[str, Any] = {}
     for number, package in enumerate(packages()):
         share = (most if number == 0 else min(most, kit.left)) / (len(packages()) - number)
         words = ["-m", "tilusbuild.check", f"packages/{package.name}", "--json"]
@@ -177,7 +179,7 @@ def check(kit: Kit, most: float) -> dict[str, Any]:
         status, out, err = kit.python(*words, most=share)
         rows = parse_rows(out)
         calls = [row for row in rows if row["event"] == "checked"]
-        found[package.name] = {
+        row_by_package[package.name] = {
             "ended": "out of time" if status is None else status,
             "calls": len(calls),
             "right": sum(row["status"] == "ok" for row in calls),
@@ -186,7 +188,7 @@ def check(kit: Kit, most: float) -> dict[str, Any]:
             "error": err.strip()[-2000:],
         }
         most -= share
-    return found
+    return row_by_package
 
 
 def sanitize(kit: Kit, most: float) -> Any:
@@ -194,26 +196,26 @@ def sanitize(kit: Kit, most: float) -> Any:
     tool = shutil.which("compute-sanitizer")
     if tool is None or kit.device == "cpu" or not gpu(kit):
         return {"left out": "no compute-sanitizer" if tool is None else "no GPU"}
-    found = {}
+    row_by_way = {}
     for way in ("memcheck", "racecheck"):
         start = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
         command = [tool, "--tool", way, "--error-exitcode", "9", sys.executable]
         status, out, err = kit.python(
             *("-c", start, *command, "measure/sample.py"), most=min(most / 2, kit.left)
         )
-        said = [
+        summary_lines = [
             line for line in (out + err).splitlines() if "ERROR SUMMARY" in line or "called" in line
         ]
-        found[way] = {"status": status, "said": said or (out + err)[-500:]}
-    return found
+        row_by_way[way] = {"status": status, "said": summary_lines or (out + err)[-500:]}
+    return row_by_way
 
 
 def tune(kit: Kit, most: float) -> Any:
     """Measure scripts, each in an equal part of the time; their logs are for `tune --import`."""
     on_gpu = kit.device != "cpu" and gpu(kit)
-    there = [(p, s) for p, s in TUNED if (HERE / "packages" / p / "tests").is_dir()]
-    chosen = there if on_gpu else there[:1]
-    found = {}
+    candidates = [(p, s) for p, s in TUNED if (HERE / "packages" / p / "tests").is_dir()]
+    chosen = candidates if on_gpu else candidates[:1]
+    row_by_name = {}
     for number, (package, script) in enumerate(chosen):
         share = min(most, kit.left) / (len(chosen) - number)
         name = f"{package}-{script.partition('[')[0]}.{'cuda' if on_gpu else 'cpu'}"
@@ -222,14 +224,14 @@ def tune(kit: Kit, most: float) -> Any:
         words += ["--measure", str(log), "--budget", f"{max(1, int(share * 0.8))}s"]
         words += ["--device", kit.device] if kit.device else []
         status, out, err = kit.python(*words, most=share)
-        found[name] = {
+        row_by_name[name] = {
             "ended": status,
             "said": list(choices(parse_rows(out))),
             "error": err[-500:],
             "log": log.read_text().splitlines() if log.exists() else [],
         }
         most -= share
-    return found or {"left out": "no package with tests"}
+    return row_by_name or {"left out": "no package with tests"}
 
 
 def choices(rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -300,39 +302,39 @@ STEPS: Sequence[tuple[str, float, Callable[[Kit, float], Any]]] = (
 # The table.
 
 
-def lines(found: dict[str, Any]) -> list[str]:
+def lines(report: dict[str, Any]) -> list[str]:
     """What was found, in at most `MOST_LINES` lines."""
-    made: list[str] = []
-    for name, step in found["steps"].items():
+    texts: list[str] = []
+    for name, step in report["steps"].items():
         result = step.get("result", step)
         if "left out" in result:
-            made.append(f"{name}: left out: {result['left out']}")
+            texts.append(f"{name}: left out: {result['left out']}")
             continue
-        made.append(f"{name} ({step['seconds']} s)")
+        texts.append(f"{name} ({step['seconds']} s)")
         if name == "machine":
-            made += [f"  {key}: {value}" for key, value in result.items()]
+            texts += [f"  {key}: {value}" for key, value in result.items()]
         elif name == "check":
             for package, row in result.items():
-                made.append(f"  {package}: {row['right']} of {row['calls']} calls right")
-                made += [f"    {wrong['again']}: {wrong['status']}" for wrong in row["wrong"][:3]]
-                made += [f"    {row['error'].splitlines()[-1]}"] if row["error"] else []
-                made += [f"    {why}" for why in dict.fromkeys(why for _, why in unserved(row))]
+                texts.append(f"  {package}: {row['right']} of {row['calls']} calls right")
+                texts += [f"    {wrong['again']}: {wrong['status']}" for wrong in row["wrong"][:3]]
+                texts += [f"    {row['error'].splitlines()[-1]}"] if row["error"] else []
+                texts += [f"    {why}" for why in dict.fromkeys(why for _, why in unserved(row))]
         elif "rows" in result:
-            made += ["  " + shown(row) for row in result["rows"][:12]]
-            made += [f"  ended: {result['ended']}"] if result["ended"] else []
+            texts += ["  " + shown(row) for row in result["rows"][:12]]
+            texts += [f"  ended: {result['ended']}"] if result["ended"] else []
         elif name == "tune":
-            made += [
-                f"  {each}: {(row['said'] or ['nothing'])[-1]}" for each, row in result.items()
+            texts += [
+                f"  {label}: {(row['said'] or ['nothing'])[-1]}" for label, row in result.items()
             ]
         else:
-            made += [f"  {key}: {value}" for key, value in result.items()]
-    short = [re.sub(r"\s+", " ", line)[:160] if len(line) > 160 else line for line in made]
+            texts += [f"  {key}: {value}" for key, value in result.items()]
+    short = [re.sub(r"\s+", " ", line)[:160] if len(line) > 160 else line for line in texts]
     return [*short[: MOST_LINES - 1], f"all of it is in {RESULTS}"]
 
 
 def unserved(checked: dict[str, Any]) -> list[tuple[str, str]]:
     """The scripts of a package that nothing serves on the machine, each with the reason."""
-    return [(each["script"], each["why"][0]) for each in checked["served"] if not each["target"]]
+    return [(row["script"], row["why"][0]) for row in checked["served"] if not row["target"]]
 
 
 def shown(row: dict[str, Any], between: str = "  ") -> str:
@@ -347,10 +349,10 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--device", default=os.environ.get("DEVICE"), help="a GPU's number, or cpu")
     parser.add_argument("--only", help="these steps alone, with commas; `machine` always runs")
-    given = parser.parse_args(words)
-    kit = Kit(given.minutes, given.device or None)
+    options = parser.parse_args(words)
+    kit = Kit(options.minutes, options.device or None)
     kit.found["wheels"] = install()
-    only = given.only.split(",") if given.only else [name for name, _, _ in STEPS]
+    only = options.only.split(",") if options.only else [name for name, _, _ in STEPS]
     for name, most, do in STEPS:
         if name == "machine" or name in only:
             kit.step(name, most, do)

@@ -43,8 +43,8 @@ def wheels(into: Path, *, host: bool) -> None:
     """The runtime's wheels for each Python, and the builder's for one."""
     pip("wheel", "--no-deps", "-w", str(into), str(ROOT))
     only = ["download", "--only-binary", ":all:", "-d", str(into)]
-    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    for version in (here,) if host else PYTHONS:
+    python_version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    for version in (python_version,) if host else PYTHONS:
         pip(*only, "--no-deps", "--python-version", version, *RUNTIME)
     if not host:
         wanted = ["msgspec", "pydantic", "jinja2", "filelock", "rfc8785", "packaging", "pytest"]
@@ -69,8 +69,8 @@ def package(example: str, work: Path, kit: Path, *, level: int, host: bool) -> N
     tilusbuild(project, "build", "--level", str(level), *chosen)
     if host:
         manifest.write_text(f'{text}\n[package.{example}]\ntargets = ["cpu"]\n')
-    made = ["package", "--with-tests", "--level", str(level), "--format", "dir", "-o", "dist"]
-    tilusbuild(project, *made)
+    arguments = ["package", "--with-tests", "--level", str(level), "--format", "dir", "-o", "dist"]
+    tilusbuild(project, *arguments)
     (directory,) = (project / "dist").iterdir()
     shutil.copytree(directory, kit / "packages" / example)
 
@@ -101,28 +101,28 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--examples", default=",".join(EXAMPLES))
     parser.add_argument("--level", type=int, default=1, help="of the spaces (1)")
     parser.add_argument("--host", action="store_true", help="only what runs without a GPU")
-    given = parser.parse_args(words)
-    work, kit = given.output / "device-kit-work", given.output / "device-kit"
+    options = parser.parse_args(words)
+    work, kit = options.output / "device-kit-work", options.output / "device-kit"
     for directory in (work, kit):
         shutil.rmtree(directory, ignore_errors=True)
     for name in ("wheels", "packages", "measure"):
         (kit / name).mkdir(parents=True)
-    wheels(kit / "wheels", host=given.host)
-    for example in given.examples.split(","):
-        package(example, work, kit, level=given.level, host=given.host)
-    here = ROOT / "scripts" / "device_kit"
-    shutil.copy(here / "kit.py", kit)
+    wheels(kit / "wheels", host=options.host)
+    for example in options.examples.split(","):
+        package(example, work, kit, level=options.level, host=options.host)
+    source_directory = ROOT / "scripts" / "device_kit"
+    shutil.copy(source_directory / "kit.py", kit)
     for path in (
-        here / "on_device.py",
-        here / "sample.py",
+        source_directory / "on_device.py",
+        source_directory / "sample.py",
         *(ROOT / "benchmarks").glob("_[dt]*.py"),
     ):
         shutil.copy(path, kit / "measure")
-    if not given.host:
+    if not options.host:
         sources(kit)
     (kit / "run.sh").write_text(RUN)
     share(kit)
-    archive = given.output / "device-kit.tar.gz"
+    archive = options.output / "device-kit.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(kit, "device-kit")
     shutil.rmtree(work)

@@ -32,12 +32,12 @@ def kernel(package: str, script: str, **constants: Any) -> Any:
 
 def programs(package: str, loaded: Any) -> dict[int, Callable[..., Any]]:
     """The launch functions of a kernel's programs, by number."""
-    found: dict[int, Callable[..., Any]] = {}
-    for each in loaded.programs:
-        path = HERE / "packages" / package / "programs" / each.hash / "module" / "lib.so"
+    launch_by_number: dict[int, Callable[..., Any]] = {}
+    for program in loaded.programs:
+        path = HERE / "packages" / package / "programs" / program.hash / "module" / "lib.so"
         if path.exists():
-            found[each.number] = tvm_ffi.load_module(str(path))["launch"]
-    return found
+            launch_by_number[program.number] = tvm_ffi.load_module(str(path))["launch"]
+    return launch_by_number
 
 
 class Fastest:
@@ -47,17 +47,19 @@ class Fastest:
         self._programs = programs(package, loaded)
         self._known: dict[Any, Callable[..., Any]] = {}
 
-    def __call__(self, *given: Any) -> Any:
-        key = tuple(each.shape if hasattr(each, "shape") else None for each in given)
+    def __call__(self, *arguments: Any) -> Any:
+        key = tuple(
+            argument.shape if hasattr(argument, "shape") else None for argument in arguments
+        )
         if key not in self._known:
             times = {}
             for number, launch in self._programs.items():
                 try:
-                    times[number] = _device.warm(launch, given)
+                    times[number] = _device.warm(launch, arguments)
                 except RuntimeError:
                     torch.cuda.synchronize()  # it refuses these sizes
             self._known[key] = self._programs[min(times, key=lambda number: times[number])]
-        return self._known[key](*given)
+        return self._known[key](*arguments)
 
 
 def calls() -> None:

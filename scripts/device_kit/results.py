@@ -26,9 +26,9 @@ _HIDDEN = ("system", "tools")
 """Facts of the machine that are in results.json alone."""
 
 
-def page(found: dict[str, Any]) -> str:
+def page(report: dict[str, Any]) -> str:
     """Return what docs/performance.md says of a run."""
-    steps = {name: step.get("result", step) for name, step in found["steps"].items()}
+    steps = {name: step.get("result", step) for name, step in report["steps"].items()}
     failed = [f"- {name}: {text}" for name, step in steps.items() for text in failures(name, step)]
     parts = [", ".join(facts(steps.get("machine", {}))) + "."]
     parts += ["Failures:\n\n" + "\n".join(failed) if failed else "No failures."]
@@ -50,31 +50,31 @@ def facts(machine: dict[str, Any]) -> Iterator[str]:
 
 def failures(name: str, step: Any) -> Iterator[str]:
     """Yield what went wrong in a step."""
-    found: list[str] = []
+    messages: list[str] = []
     if name == "check" and "left out" not in step:
         for package, row in step.items():
-            found += [f"`{each['again']}`: {each['status']}" for each in row["wrong"]]
+            messages += [f"`{item['again']}`: {item['status']}" for item in row["wrong"]]
             alone = [f"{script}: {why}" for script, why in unserved(row)]
-            found += alone
+            messages += alone
             if row["ended"] and not row["wrong"] and not alone:
-                found.append(f"{package} ended with {row['ended']}: {_last(row['error'])}")
+                messages.append(f"{package} ended with {row['ended']}: {_last(row['error'])}")
     elif name in ("tune", "sanitizer") and "left out" not in step:
-        for each, row in step.items():
+        for item, row in step.items():
             without = [line.strip() for line in row["said"] if line.endswith("is usable")]
-            found += [f"{each}: {line}" for line in without]
+            messages += [f"{item}: {line}" for line in without]
             ended = row.get("ended", row.get("status"))
             if ended and not (ended == 1 and without):  # which is what those lines say
-                found.append(f"{each} ended with {ended}: {_last(row.get('error', ''))}")
+                messages.append(f"{item} ended with {ended}: {_last(row.get('error', ''))}")
     elif "rows" in step:
-        found += [
+        messages += [
             shown(row, ", ") for row in step["rows"] if "error" in row or row.get("right") is False
         ]
-        found += [f"ended with {step['ended']}"] if step["ended"] else []
+        messages += [f"ended with {step['ended']}"] if step["ended"] else []
     elif step.get("status"):
-        found.append(f"ended with {step['status']}: {' '.join(step['said'][-3:])}")
-    yield from found[:_MAX_SHOWN]
-    if len(found) > _MAX_SHOWN:
-        yield f"and {len(found) - _MAX_SHOWN} more"
+        messages.append(f"ended with {step['status']}: {' '.join(step['said'][-3:])}")
+    yield from messages[:_MAX_SHOWN]
+    if len(messages) > _MAX_SHOWN:
+        yield f"and {len(messages) - _MAX_SHOWN} more"
 
 
 def outcomes(name: str, step: Any) -> Iterator[str]:
@@ -85,12 +85,12 @@ def outcomes(name: str, step: Any) -> Iterator[str]:
         for package, row in step.items():
             yield f"{package}: {row['right']} of {row['calls']} calls right"
     elif name == "tune":
-        for each, row in step.items():
-            yield f"{each}: {(row['said'] or ['nothing'])[-1].partition(':')[0]}"
+        for text, row in step.items():
+            yield f"{text}: {(row['said'] or ['nothing'])[-1].partition(':')[0]}"
     elif "rows" in step:
         yield from (shown(row, ", ") for row in step["rows"] if "error" not in row)
     elif name != "machine":
-        yield " ".join(f"{each}" for each in step.get("said", [])[-1:]) or shown(step, ", ")
+        yield " ".join(f"{text}" for text in step.get("said", [])[-1:]) or shown(step, ", ")
 
 
 def _last(text: str) -> str:
@@ -135,15 +135,15 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("file", type=Path, help="results.json of the kit's run")
     parser.add_argument("--caches", type=Path, default=ROOT / "build" / "device-kit-cache")
     parser.add_argument("--root", type=Path, default=ROOT, help="the repository to write to")
-    given = parser.parse_args(words)
-    found = json.loads(given.file.read_text())
-    if found.get("schema") != 1 or "steps" not in found:
-        raise SystemExit(f"{given.file} is not what the device kit writes")
-    write_page(given.root / "docs" / "performance.md", page(found))
+    options = parser.parse_args(words)
+    report = json.loads(options.file.read_text())
+    if report.get("schema") != 1 or "steps" not in report:
+        raise SystemExit(f"{options.file} is not what the device kit writes")
+    write_page(options.root / "docs" / "performance.md", page(report))
     print("docs/performance.md: On a device")
-    tuned = found["steps"].get("tune", {}).get("result", {})
+    tuned = report["steps"].get("tune", {}).get("result", {})
     for name, row in tuned.items() if "left out" not in tuned else ():
-        print(f"{name}: {take_back(given.root, given.caches.resolve(), name, row['log'])}")
+        print(f"{name}: {take_back(options.root, options.caches.resolve(), name, row['log'])}")
     return 0
 
 

@@ -41,5 +41,5 @@ def test_the_architectures_of_a_machine(gpus: str, status: int, archs: str, tmp_
     subprocess.run(command, check=True)
     program = "from tilusbuild.arch import names; print(names.find_local_archs())"
     environment = {"LD_LIBRARY_PATH": str(tmp_path)}
-    said = run_to_end([sys.executable, "-c", program], environment=environment)
-    assert said.stdout.strip() == archs
+    result = run_to_end([sys.executable, "-c", program], environment=environment)
+    assert result.stdout.strip() == archs

@@ -48,7 +48,7 @@ def test_more_barriers_than_a_block_share_limit_blocks_from_hopper_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "wrong", "said"),
+    ("arch", "wrong", "message"),
     [
         (parse_arch("sm_80"), {"threads": 0}, "positive"),
         (parse_arch("sm_80"), {"registers": -1}, "positive"),
@@ -56,8 +56,8 @@ def test_more_barriers_than_a_block_share_limit_blocks_from_hopper_on() -> None:
         (CPU, {}, "GPU"),
     ],
 )
-def test_impossible_questions_are_errors(arch: Arch, wrong: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_impossible_questions_are_errors(arch: Arch, wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         compute_occupancy(arch, **{"threads": 32, "registers": 16, **wrong})
 
 
@@ -121,7 +121,7 @@ def questions() -> Iterator[Question]:
             yield arch, threads, registers, draw.randrange(48 * 1024 + 1), dynamic, barriers
 
 
-def ours(question: Question) -> int:
+def count_blocks(question: Question) -> int:
     names = ("threads", "registers", "static_smem", "dynamic_smem", "barriers")
     arch, *kernel = question
     return compute_occupancy(arch, **dict(zip(names, kernel, strict=True))).blocks_per_sm
@@ -141,12 +141,12 @@ def test_it_is_nvidias_calculator(cuda_root: Path, tmp_path: Path) -> None:
     subprocess.run(["g++", "-w", f"-I{cuda_root}/include", str(source), "-o", program], check=True)
     asked = list(questions())
     lines = "\n".join(as_line(question) for question in asked)
-    said = run_to_end([program], input=lines).stdout
-    theirs = [int(line) for line in said.split()]
+    output = run_to_end([program], input=lines).stdout
+    answers = [int(line) for line in output.split()]
     wrong = [
         (as_line(question), answer)
-        for question, answer in zip(asked, theirs, strict=True)
-        if ours(question) != answer
+        for question, answer in zip(asked, answers, strict=True)
+        if count_blocks(question) != answer
     ]
     assert not wrong
 
@@ -156,7 +156,7 @@ def test_ptxas_knows_the_same_names(cuda_root: Path) -> None:
     version = run_to_end([str(cuda_root / "bin" / "nvcc"), "--version"]).stdout
     major, minor = re.findall(r"release (\d+)\.(\d+)", version)[0]
     cuda_release = int(major), int(minor)
-    said = run_to_end([str(cuda_root / "bin" / "ptxas"), "--help"]).stdout
+    output = run_to_end([str(cuda_root / "bin" / "ptxas"), "--help"]).stdout
     for arch in (parse_arch(name) for name in list_known_names() if name != "cpu"):
         known = arch.since <= cuda_release and (arch.until is None or cuda_release < arch.until)
-        assert (f"'{arch.name}'" in said) is known, arch.name
+        assert (f"'{arch.name}'" in output) is known, arch.name

@@ -33,9 +33,9 @@ def said_by(name: str, **environment: str) -> dict[str, Any]:
     """The line of JSON that a benchmark ends with."""
     command = [sys.executable, str(DIRECTORY / name), "--small", "--json"]
     ran = run_to_end(command, timeout=300, environment=environment)
-    said: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    assert said["machine"]["cores"] == len(os.sched_getaffinity(0))
-    return said
+    report: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    assert report["machine"]["cores"] == len(os.sched_getaffinity(0))
+    return report
 
 
 def test_search_replays_a_space_of_the_t4_format(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_remote_has_several_users_and_trouble() -> None:
     (result,) = small("remote_users.py")
     assert result["compiled"][1] == 0
     assert result["compiled"][0] == result["compiled"][2] == result["programs"]
-    assert {each["verdict"] for each in small("remote_trouble.py")} == {"ok"}
+    assert {row["verdict"] for row in small("remote_trouble.py")} == {"ok"}
 
 
 @pytest.mark.slow
@@ -149,10 +149,10 @@ def test_cold(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_load() -> None:
     needs_cxx()
-    said = said_by("load.py")
-    forms = [list(each["arms"]) for each in said["calls"] if "by form" in each["title"]]
+    report = said_by("load.py")
+    forms = [list(call["arms"]) for call in report["calls"] if "by form" in call["title"]]
     assert ["outputs allocated by the caller", "outputs left out", "all by keyword"] in forms
-    assert [(row["kernels"], row["right"]) for row in said["many"]] == [(1, 1), (3, 2)]
+    assert [(row["kernels"], row["right"]) for row in report["many"]] == [(1, 1), (3, 2)]
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_load() -> None:
 def test_torch_ops() -> None:
     needs_cxx()
     pytest.importorskip("torch", reason="torch is not installed")
-    assert [next(iter(each["arms"])) for each in small("torch_ops.py")] == ["register"] * 4
+    assert [next(iter(row["arms"])) for row in small("torch_ops.py")] == ["register"] * 4
 
 
 @pytest.mark.slow

@@ -29,12 +29,12 @@ def sample() -> Callable[[str], bytes]:
 @pytest.fixture
 def nvcc(tmp_path: Path) -> Nvcc:
     """Runs nvcc in a directory of its own and gives its log."""
-    found = shutil.which("nvcc")
-    if found is None:
+    path = shutil.which("nvcc")
+    if path is None:
         pytest.skip("needs nvcc on PATH")
 
     def run(*arguments: str) -> str:
-        done = run_to_end([found, *arguments], cwd=tmp_path)
+        done = run_to_end([path, *arguments], cwd=tmp_path)
         return done.stdout + done.stderr
 
     return run

@@ -53,8 +53,10 @@ def test_clusters_are_those_of_the_source(nvcc: Nvcc, tmp_path: Path) -> None:
         'extern "C" __global__ void open() {}\n'
     )
     nvcc("-cubin", *gencode("sm_90a"), "c.cu", "-o", "c.cubin")
-    found = {usage.name: usage.cluster for usage in read_cubin((tmp_path / "c.cubin").read_bytes())}
-    assert found == {"fixed": (4, 2, 1), "open": None}
+    cluster_by_name = {
+        usage.name: usage.cluster for usage in read_cubin((tmp_path / "c.cubin").read_bytes())
+    }
+    assert cluster_by_name == {"fixed": (4, 2, 1), "open": None}
 
 
 @pytest.fixture
@@ -78,20 +80,24 @@ def test_cubins_agree_with_ptxas(nvcc: Nvcc, source: str, tmp_path: Path) -> Non
     assert archs
     for arch in archs:
         log = nvcc("-cubin", *gencode(arch), "-Xptxas", "-v", source, "-o", "k.cubin")
-        said = {usage.kernel: usage for usage in parse_ptxas(log)}
+        usage_by_kernel = {usage.kernel: usage for usage in parse_ptxas(log)}
         data = (tmp_path / "k.cubin").read_bytes()
         kernels = {kernel.name: kernel for kernel in read_cubin(data)}
-        assert set(kernels) == set(said) == {"plain", "spills", "empty", "_Z5callsILi20EEvPf"}
+        assert (
+            set(kernels)
+            == set(usage_by_kernel)
+            == {"plain", "spills", "empty", "_Z5callsILi20EEvPf"}
+        )
         for name, kernel in kernels.items():
-            log_of = said[name]
+            log_of = usage_by_kernel[name]
             assert log_of.arch == arch
-            ours = (kernel.registers, kernel.stack, kernel.static_smem)
-            theirs = (log_of.registers, log_of.stack, log_of.static_smem)
-            assert ours == theirs, (arch, name)
+            cubin_sizes = (kernel.registers, kernel.stack, kernel.static_smem)
+            ptxas_sizes = (log_of.registers, log_of.stack, log_of.static_smem)
+            assert cubin_sizes == ptxas_sizes, (arch, name)
         assert kernels["spills"].max_threads == 1024
         assert kernels["empty"].max_threads is None
-        assert said["spills"].spill_bytes > 0
-        assert said["plain"].spill_bytes == 0
+        assert usage_by_kernel["spills"].spill_bytes > 0
+        assert usage_by_kernel["plain"].spill_bytes == 0
         (image,) = read_archs(data)
         assert (image.kind, image.arch) == ("sass", arch)
 
@@ -104,8 +110,8 @@ def test_every_name_that_nvcc_takes_is_read_back(nvcc: Nvcc, tmp_path: Path, suf
     flags = [word for name in names for word in gencode(name, ptx=True)]
     nvcc("-fatbin", *flags, "k.cu", "-o", "k.fatbin")
     data = (tmp_path / "k.fatbin").read_bytes()
-    found = sorted((image.arch, image.kind) for image in read_archs(data))
-    assert found == sorted((name, kind) for name in names for kind in ("sass", "ptx"))
+    actual = sorted((image.arch, image.kind) for image in read_archs(data))
+    assert actual == sorted((name, kind) for name in names for kind in ("sass", "ptx"))
     images = [image for cubin in extract_cubins(data) for image in read_archs(cubin.data)]
     assert sorted(image.arch for image in images) == names
 
@@ -118,11 +124,11 @@ def test_images_of_a_fatbin_and_of_a_library(nvcc, source, tmp_path, mode) -> No
     flags = [flag for arch in archs for flag in gencode(arch, ptx=arch == "sm_80")]
     expected = [("sass", "sm_80"), ("ptx", "sm_80"), *(("sass", arch) for arch in archs[1:])]
     nvcc("-fatbin", "-compress-mode", mode, *flags, source, "-o", "k.fatbin")
-    made = ["k.fatbin"]
+    names = ["k.fatbin"]
     if mode == "default":
         nvcc("-shared", "-Xcompiler", "-fPIC", "-cudart", "none", *flags, source, "-o", "k.so")
-        made.append("k.so")
-    for name in made:
+        names.append("k.so")
+    for name in names:
         data = (tmp_path / name).read_bytes()
         assert sorted((i.kind, i.arch) for i in read_archs(data)) == sorted(expected)
         try:

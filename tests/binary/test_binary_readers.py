@@ -132,18 +132,18 @@ def read_all(data: bytes) -> None:
 def test_flipped_bytes(data: st.DataObject, name: str) -> None:
     damaged = bytearray(SEEDS[name])
     places = st.integers(0, len(damaged) - 1)
-    for at in data.draw(st.lists(places, min_size=1, max_size=8)):
-        damaged[at] = data.draw(st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)) | st.integers(0, 255))
+    for offset in data.draw(st.lists(places, min_size=1, max_size=8)):
+        damaged[offset] = data.draw(st.sampled_from((0, 1, 0x7F, 0x80, 0xFF)) | st.integers(0, 255))
     read_all(bytes(damaged))
 
 
 @pytest.mark.parametrize("name", sorted(SEEDS))
 def test_every_byte_of_the_tables_flipped(name: str) -> None:
     """The header and the last 512 bytes (the section table, or the entries), byte by byte."""
-    whole = SEEDS[name]
-    for at in {*range(128), *range(max(0, len(whole) - 512), len(whole))}:
-        for value in (0, 0xFF, whole[at] ^ 0x80):
-            read_all(whole[:at] + bytes([value]) + whole[at + 1 :])
+    content = SEEDS[name]
+    for offset in {*range(128), *range(max(0, len(content) - 512), len(content))}:
+        for value in (0, 0xFF, content[offset] ^ 0x80):
+            read_all(content[:offset] + bytes([value]) + content[offset + 1 :])
 
 
 @given(log=st.text(max_size=300))

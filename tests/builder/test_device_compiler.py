@@ -111,8 +111,8 @@ def test_a_project_through_nvrtc(directory: Path, opened: Opened) -> None:
     except InputError as error:
         pytest.skip(error.diagnostics[0].message)
     assert (first.summary.compiled, first.summary.failed) == (3, 0)
-    once, each = ("the launcher's compiler", "NVRTC's process"), ("as", "ld")
-    assert started == len(once) + 3 * len(each)
+    once, per_program = ("the launcher's compiler", "NVRTC's process"), ("as", "ld")
+    assert started == len(once) + 3 * len(per_program)
     with opened() as project:
         assert (
             build_project(project, PlanSelection(), BuildConfig(), Listener()).summary.cached == 3
@@ -170,13 +170,13 @@ def test_what_happens_to_one_program_happens_to_no_other(directory, fake, text, 
 
 def serving(library: Path) -> list[str]:
     """The processes that have a library loaded and wait to be asked, by their ids."""
-    found = []
+    process_ids = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
             words = Path("/proc", name, "cmdline").read_bytes().split(b"\0")
             if b"--serve" in words and os.fsencode(library) in words:
-                found.append(name)
-    return found
+                process_ids.append(name)
+    return process_ids
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -211,8 +211,8 @@ def test_what_it_cannot_do_is_said_where_it_is_asked(
         project.make_plan(PlanSelection())
     (diagnostic,) = caught.value.diagnostics
     assert message in diagnostic.message
-    assert diagnostic.place is not None
-    assert diagnostic.place.line == line
+    assert diagnostic.location is not None
+    assert diagnostic.location.line == line
 
 
 WITH_HOST_CODE = MANIFEST.partition("launch =")[0].replace("kernel =", "entry =")
@@ -236,13 +236,13 @@ def test_what_needs_more_than_nvrtc_is_refused(directory, fake, text, message) -
 def test_code_is_packed_only_where_all_drivers_unpack_it(directory: Path, opened: Opened) -> None:
     (directory / "tilus.toml").write_text(MANIFEST.replace('m_90a"', 'm_90a"\ncompress = true'))
     with opened("nvcc") as project:
-        (spec,) = (each.spec for each in project.make_plan(PlanSelection()).instances)
+        (spec,) = (instance.spec for instance in project.make_plan(PlanSelection()).instances)
     cuda = spec.toolchain.cuda
     assert cuda is not None
     older = {"": replace(spec.toolchain, cuda=replace(cuda, version="12.9.86"))}
     (refusal,) = collect_refusals(spec.manifest, [("scale", spec.target)], older)
     assert refusal.message == "compress needs CUDA 13 or later, not 12.9.86"
-    assert (refusal.place and refusal.place.line) == 9
+    assert (refusal.location and refusal.location.line) == 9
 
 
 @pytest.mark.nvcc
@@ -257,4 +257,4 @@ def test_a_script_may_choose_for_itself(directory, asked_for, compilers) -> None
     options = {"cache-dir": str(directory / "cache"), "device-compiler": asked_for}
     with Project.open(str(directory), options, os.environ) as project:
         plan = project.make_plan(PlanSelection())
-        assert [each.spec.pipeline.compiler for each in plan.instances] == compilers
+        assert [instance.spec.pipeline.compiler for instance in plan.instances] == compilers

@@ -13,7 +13,7 @@ HASHES = st.sets(st.text("0123456789abcdef", min_size=4, max_size=4), max_size=6
 @given(HASHES, st.integers(1, 80))
 def test_every_program_is_in_one_shard(programs: set[str], count: int) -> None:
     parts = [select_programs(programs, Shard(number, count)) for number in range(1, count + 1)]
-    assert sorted(program for each in parts for program in each) == sorted(programs)
+    assert sorted(program for part in parts for program in part) == sorted(programs)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 

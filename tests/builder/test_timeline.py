@@ -33,7 +33,7 @@ def test_a_compile_lasts_from_its_start_to_its_answer() -> None:
         ("matmul/1 sm_90a", 4.0, 5.0, "failed", "no"),
         ("matmul/0 sm_90a", 3.0, 6.0, "built", ""),
     ]
-    assert [each.elsewhere for each in timeline.attempts] == ["", "w1"]
+    assert [attempt.elsewhere for attempt in timeline.attempts] == ["", "w1"]
 
 
 def test_a_compile_that_is_retried_begins_with_its_last_start() -> None:
@@ -42,7 +42,7 @@ def test_a_compile_that_is_retried_begins_with_its_last_start() -> None:
     retried = Retried(start.hash, start.label, "killed")
     timeline = record(start, retried, start, story.finished(0)).make_timeline()
     assert timeline is not None
-    assert [(each.start, each.end) for each in timeline.attempts] == [(3.0, 4.0)]
+    assert [(attempt.start, attempt.end) for attempt in timeline.attempts] == [(3.0, 4.0)]
 
 
 def test_a_timeline_that_is_full_keeps_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,4 +51,4 @@ def test_a_timeline_that_is_full_keeps_the_first(monkeypatch: pytest.MonkeyPatch
     both = (event for index in (0, 1) for event in (story.started(index), story.finished(index)))
     timeline = record(*both).make_timeline()
     assert timeline is not None
-    assert [each.hash for each in timeline.attempts] == [f"{0:064x}"]
+    assert [attempt.hash for attempt in timeline.attempts] == [f"{0:064x}"]

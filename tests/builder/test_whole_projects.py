@@ -94,11 +94,11 @@ def test_the_annotated_example_plans(tmp_path, opened, monkeypatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     with opened(tmp_path) as project:
         plan = project.make_plan(PlanSelection(level=1))
-        found = {
+        count_by_instance = {
             (i.script, i.params.get("dtype"), i.target.arch): len(i.programs)
             for i in plan.instances
         }
-    assert found == {
+    assert count_by_instance == {
         ("matmul", "f16", "sm_90a"): 64,
         ("matmul", "bf16", "sm_90a"): 64,
         ("matmul", "f16", "sm_80+sm_86+ptx"): 64,
@@ -144,8 +144,8 @@ def test_a_pattern_that_matches_no_header_is_an_error(small: Path, opened: Opene
         project.make_plan(PlanSelection())
     diagnostic = caught.value.diagnostics[0]
     assert diagnostic.message == 'no header matches "tables/*.inc"'
-    assert diagnostic.place is not None
-    assert diagnostic.place.text == 'headers = ["tables/*.inc"]'
+    assert diagnostic.location is not None
+    assert diagnostic.location.text == 'headers = ["tables/*.inc"]'
 
 
 def test_building_a_part_again_takes_the_place_of_its_last_build(small, opened) -> None:
@@ -216,7 +216,7 @@ def test_a_script_that_is_collected_before_the_index_names_it(built, tmp_path, m
     removed: list[str] = []
 
     def collected_first(*words: Any, **more: Any) -> None:
-        removed.extend(each.name for each in collect_garbage(cache).removed)
+        removed.extend(removal.name for removal in collect_garbage(cache).removed)
         record(*words, **more)
 
     monkeypatch.setattr(publish, "record_build", collected_first)
@@ -235,11 +235,11 @@ def test_programs_are_not_cleared_after_they_were_found(built, tmp_path, monkeyp
     looks: list[object] = []
 
     def cleared_after_it(*words: Any, **more: Any) -> Any:
-        found = record(*words, **more)
-        looks.append(found)
+        result = record(*words, **more)
+        looks.append(result)
         with pytest.raises(TilusbuildError, match="a build is using"):
             clear_cache(cache)
-        return found
+        return result
 
     monkeypatch.setattr(publish, "make_script_record", cleared_after_it)
     built()

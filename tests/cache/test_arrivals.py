@@ -19,7 +19,7 @@ NAMES = ("a", "b", "c")
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Sample:
+def sample(tmp_path: Path) -> Sample:
     sample = Sample(Tree(str(tmp_path / "made")))
     for name in NAMES:
         sample.program(name, "failed" if name == "b" else "built")
@@ -40,33 +40,35 @@ def bring(sample: Sample, cache: Tree) -> None:
         arrivals.commit_programs()
 
 
-def test_they_are_the_entries_that_were_made(made: Sample, tmp_path: Path) -> None:
-    there = Tree(str(tmp_path / "there"))
-    bring(made, there)
-    assert published(Path(there.root)) == published(Path(made.cache.root))
-    assert verify_cache(there) == []
-    assert list_abandoned(there) == []
-    modes = [os.stat(path).st_mode & 0o777 for path in Path(there.root).rglob("compile.sh")]
+def test_they_are_the_entries_that_were_made(sample: Sample, tmp_path: Path) -> None:
+    tree = Tree(str(tmp_path / "there"))
+    bring(sample, tree)
+    assert published(Path(tree.root)) == published(Path(sample.cache.root))
+    assert verify_cache(tree) == []
+    assert list_abandoned(tree) == []
+    modes = [os.stat(path).st_mode & 0o777 for path in Path(tree.root).rglob("compile.sh")]
     assert modes == [0o755] * len(NAMES)
 
 
-def test_what_is_not_committed_is_removed(made: Sample, tmp_path: Path) -> None:
-    there = Tree(str(tmp_path / "there"))
-    with EntryBatch(there) as arrivals:
-        arrivals.add_program(made.hash("a"), {"program.txt": b""}, b"{}")
-    assert published(Path(there.root)) == {}
-    assert list_abandoned(there) == []
+def test_what_is_not_committed_is_removed(sample: Sample, tmp_path: Path) -> None:
+    tree = Tree(str(tmp_path / "there"))
+    with EntryBatch(tree) as arrivals:
+        arrivals.add_program(sample.hash("a"), {"program.txt": b""}, b"{}")
+    assert published(Path(tree.root)) == {}
+    assert list_abandoned(tree) == []
 
 
-def test_a_full_disk_leaves_whole_entries_only(made: Sample, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_whole_entries_only(sample: Sample, tmp_path: Path) -> None:
     disk = FaultyDisk()
-    bring(made, Tree(str(tmp_path / "counted"), disk))
+    bring(sample, Tree(str(tmp_path / "counted"), disk))
     first = disk.operations.index("write")
     assert disk.operations.count("sync") >= 1
-    for at in range(first + 1, len(disk.operations) - 1, 3):
-        there = Tree(str(tmp_path / str(at)), FaultyDisk(at, failing(errno.ENOSPC), halfway=True))
+    for index in range(first + 1, len(disk.operations) - 1, 3):
+        tree = Tree(
+            str(tmp_path / str(index)), FaultyDisk(index, failing(errno.ENOSPC), halfway=True)
+        )
         with pytest.raises(CacheError, match="make room"):
-            bring(made, there)
-        healthy = Tree(there.root)
+            bring(sample, tree)
+        healthy = Tree(tree.root)
         assert verify_cache(healthy) == []
         assert list_abandoned(healthy) == []

@@ -58,8 +58,8 @@ class Parts:
         if origin is not Origin.REMOTE:
             return list(map(str, check_entry(self.program, self.files, origin=origin)))
         for digest, members in self.directories.items():
-            if found := check_directory(digest, members):
-                return list(map(str, found))
+            if directory_problems := check_directory(digest, members):
+                return list(map(str, directory_problems))
         manifests: Any = {d: members["MANIFEST"] for d, members in self.directories.items()}
         return list(map(str, check_entry(self.program, self.files, manifests, origin=origin)))
 
@@ -76,7 +76,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Parts:
     files = {"tilus.toml": MANIFEST, "mark.cu.j2": source, "include/ten.h": "#define TEN 10\n"}
     project = Project.built(tmp_path_factory.mktemp("entry"), files)
     ((program, path),) = project.programs.items()
-    directories = {each.name: contents(each) for each in (project.cache / "include").iterdir()}
+    directories = {
+        directory.name: contents(directory) for directory in (project.cache / "include").iterdir()
+    }
     assert len(directories) == 2
     return Parts(program, contents(path), directories)
 

@@ -61,9 +61,11 @@ def replaced(path: Path, content: bytes) -> Iterator[None]:
 
 def variants(content: bytes) -> Iterator[bytes]:
     """Each byte changed, and each length, of some two hundred where there are more."""
-    for at in range(0, len(content), 1 + len(content) // 200):
-        yield content[:at] + bytes([content[at] ^ (1 << at % 8)]) + content[at + 1 :]
-        yield content[:at]
+    for offset in range(0, len(content), 1 + len(content) // 200):
+        yield (
+            content[:offset] + bytes([content[offset] ^ (1 << offset % 8)]) + content[offset + 1 :]
+        )
+        yield content[:offset]
     yield content + b"\n"
 
 
@@ -90,11 +92,11 @@ def test_a_damaged_program_is_not_a_cache_hit(cache: Tree, sample: Sample, full,
     content = full[which].read_bytes()
     for changed in variants(content):
         with replaced(full[which], changed):
-            found = lookup_entry(cache, sample.hash("a"))
+            entry = lookup_entry(cache, sample.hash("a"))
             if which == "meta" or len(changed) != len(content):
-                assert found is None
+                assert entry is None
             else:
-                assert found == right
+                assert entry == right
             collect_stats(cache)
             list_scripts(cache)
 
@@ -124,22 +126,22 @@ def test_what_is_removed_or_replaced_meanwhile_is_not_reported(
 ) -> None:
     """An entry is taken away by one rename while its files are looked at; a build makes another."""
     path = full[kind].parent if kind == "program" else full[kind].parents[1]
-    whole = f"{cache.root}.whole"
-    shutil.copytree(path, whole)
+    backup = f"{cache.root}.whole"
+    shutil.copytree(path, backup)
     if kind == "program" and not back:
         cache.remove_entry(str(full["script"].parent))
 
     def looked_at(name: str) -> str:
         digest = sha256_file(name)
-        if name.startswith(str(path)) and os.path.exists(whole):
+        if name.startswith(str(path)) and os.path.exists(backup):
             os.rename(path, f"{cache.root}.away")
-            os.rename(whole, path if back else f"{cache.root}.another")
+            os.rename(backup, path if back else f"{cache.root}.another")
         return digest
 
     monkeypatch.setattr(verification, "sha256_file", looked_at)
     monkeypatch.setattr(includes, "sha256_file", looked_at)
     assert verify_cache(cache) == []
-    assert not os.path.exists(whole)
+    assert not os.path.exists(backup)
 
 
 def test_what_is_in_an_entry_and_not_of_it_is_named(cache: Tree, full):
@@ -201,7 +203,7 @@ def test_what_is_sealed_opens_is_canonical_and_breaks_by_one_byte(value, data):
     assert unseal_json(bytes(sealed)) == value
     assert seal_json(dict(reversed(value.items()))) == sealed
     assert encode_canonical(value).endswith(b"\n}\n")
-    at = data.draw(st.integers(0, len(sealed) - 1))
-    sealed[at] ^= data.draw(st.integers(1, 255))
+    offset = data.draw(st.integers(0, len(sealed) - 1))
+    sealed[offset] ^= data.draw(st.integers(1, 255))
     with pytest.raises(CorruptFileError):
         unseal_json(bytes(sealed))

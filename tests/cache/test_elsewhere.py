@@ -66,10 +66,10 @@ class Laid:
     def path(self, *names: str) -> str:
         return self.cache.path(*names)
 
-    def put(self, place: str, thing: str, which: str, number: int) -> None:
+    def put(self, pattern: str, thing: str, which: str, number: int) -> None:
         program, include, script = self.names[which]
         hashes = {"P": program, "I": include, "S": script}
-        path = self.path(*(hashes.get(part, part) for part in place.split("/")))
+        path = self.path(*(hashes.get(part, part) for part in pattern.split("/")))
         put(thing, path, self.outside, number)
 
 
@@ -137,8 +137,8 @@ def within(seconds: int) -> Iterator[None]:
 def test_no_link_or_fifo_leads_outside(memory, put, operations) -> None:
     with tempfile.TemporaryDirectory(dir=memory) as directory:
         tree = Laid(directory)
-        for number, (place, thing, which) in enumerate(put):
-            tree.put(place, thing, which, number)
+        for number, (pattern, thing, which) in enumerate(put):
+            tree.put(pattern, thing, which, number)
         before = snapshot(tree.outside)
         for operation in operations:
             with within(60), suppress(TilusbuildError, CorruptFileError):
@@ -147,40 +147,40 @@ def test_no_link_or_fifo_leads_outside(memory, put, operations) -> None:
 
 
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
-@pytest.mark.parametrize("place", PLACES[:6])
-def test_each_directory_as_a_link_is_refused_or_left(tmp_path: Path, place, operation) -> None:
+@pytest.mark.parametrize("path", PLACES[:6])
+def test_each_directory_as_a_link_is_refused_or_left(tmp_path: Path, path, operation) -> None:
     tree = Laid(str(tmp_path))
-    tree.put(place, "link to a copy", "old", 0)
+    tree.put(path, "link to a copy", "old", 0)
     before = snapshot(tree.outside)
-    with pytest.raises(InputError, match=f"{place} is a link"):
+    with pytest.raises(InputError, match=f"{path} is a link"):
         OPERATIONS[operation](tree)
     assert snapshot(tree.outside) == before
-    assert os.path.islink(tree.path(place))
+    assert os.path.islink(tree.path(path))
 
 
 @pytest.mark.parametrize("thing", ["a directory", "a link", "a FIFO"])
 def test_what_stands_in_the_place_of_a_lock_is_named(tmp_path: Path, thing: str) -> None:
     tree = Laid(str(tmp_path))
-    place = Path(tree.path("locks/use"))
-    place.unlink(missing_ok=True)
+    path = Path(tree.path("locks/use"))
+    path.unlink(missing_ok=True)
     {
-        "a directory": place.mkdir,
-        "a link": lambda: place.symlink_to("nowhere"),
-        "a FIFO": lambda: os.mkfifo(place),
+        "a directory": path.mkdir,
+        "a link": lambda: path.symlink_to("nowhere"),
+        "a FIFO": lambda: os.mkfifo(path),
     }[thing]()
-    assert [each.name for each in verify_cache(tree.cache)] == ["locks/use"]
-    said = "locks/use: .*\n  tilusbuild did not write it: move it elsewhere or delete it"
-    with pytest.raises(CacheError, match=said):
+    assert [problem.name for problem in verify_cache(tree.cache)] == ["locks/use"]
+    pattern = "locks/use: .*\n  tilusbuild did not write it: move it elsewhere or delete it"
+    with pytest.raises(CacheError, match=pattern):
         collect_garbage(tree.cache)
-    assert os.path.lexists(place)
+    assert os.path.lexists(path)
 
 
 @pytest.mark.parametrize(
-    "made", ["a virtualenv", "target of cargo", "a project", "state", "its half", "empty tag"]
+    "marks", ["a virtualenv", "target of cargo", "a project", "state", "its half", "empty tag"]
 )
-def test_a_directory_without_our_mark_is_refused_and_untouched(tmp_path: Path, made) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
+def test_a_directory_without_our_mark_is_refused_and_untouched(tmp_path: Path, marks) -> None:
+    directory = tmp_path / "place"
+    directory.mkdir()
     foreign_tag = "Signature: 8a477f597d28d172789f06886806bc55\n# Created by cargo\n"
     for name in {
         "a virtualenv": ["bin/python", "include/x.h", "CACHEDIR.TAG"],
@@ -189,10 +189,12 @@ def test_a_directory_without_our_mark_is_refused_and_untouched(tmp_path: Path, m
         "state": ["state/terraform"],
         "its half": ["staging/mine"],
         "empty tag": ["CACHEDIR.TAG", "programs/x"],
-    }[made]:
-        (place / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / name).write_text(foreign_tag if name == "CACHEDIR.TAG" and made[0] != "e" else "x")
-    cache = Tree(str(place))
+    }[marks]:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(
+            foreign_tag if name == "CACHEDIR.TAG" and marks[0] != "e" else "x"
+        )
+    cache = Tree(str(directory))
     before = snapshot(tmp_path)
     uses = (Tree.ensure_complete, collect_garbage, clear_cache, verify_cache, collect_stats, Stage)
     for use in uses:
@@ -245,9 +247,9 @@ def test_a_mount_inside_is_left_alone(tmp_path: Path) -> None:
     ]
     before = snapshot(tree.outside)
     mounts = []
-    for place in places:
-        os.makedirs(tree.path(place), exist_ok=True)
-        mounts.append(f'mount --bind "$outside" "$root/{place}"')
+    for name in places:
+        os.makedirs(tree.path(name), exist_ok=True)
+        mounts.append(f'mount --bind "$outside" "$root/{name}"')
     words = (MOUNTED, tree.cache.root)
     done = run_mounted("\n".join(mounts), *words, outside=tree.outside, root=tree.cache.root)
     assert done.stdout == "left\n"

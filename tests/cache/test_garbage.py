@@ -48,8 +48,8 @@ def _index(request: pytest.FixtureRequest) -> None:
 def age(path: str, days: float) -> None:
     """Make everything below a path look published so many days ago."""
     then = time.time() - days * DAY
-    for found in [path, *(str(p) for p in Path(path).rglob("*"))]:
-        os.utime(found, (then, then), follow_symlinks=False)
+    for name in [path, *(str(p) for p in Path(path).rglob("*"))]:
+        os.utime(name, (then, then), follow_symlinks=False)
 
 
 def published(cache) -> set[str]:
@@ -80,8 +80,8 @@ def test_what_a_killed_writer_left_in_a_script_goes(cache: Tree, sample: Sample)
     _, path = sample.built("a")
     before = snapshot(str(path))
     (path / "latency").mkdir()
-    for place in (path, path / "latency"):
-        (place / ".tmp-1").write_text("half a table")
+    for directory in (path, path / "latency"):
+        (directory / ".tmp-1").write_text("half a table")
     collect_garbage(cache)
     (path / "latency").rmdir()
     assert snapshot(str(path)).keys() == before.keys()
@@ -259,8 +259,8 @@ def test_whatever_goes_nothing_dangles_and_no_root_is_lost(
         cache, older_than=None if older_than is None else older_than * DAY, max_size=max_size
     )
     assert verify_cache(cache) == []
-    left = {script.hash: script for script in list_scripts(cache)}
-    assert all(left[digest].statuses["missing"] == 0 for _, digest in roots)
+    script_by_hash = {script.hash: script for script in list_scripts(cache)}
+    assert all(script_by_hash[digest].statuses["missing"] == 0 for _, digest in roots)
     for program in os.listdir(cache.path("programs")):
         text = Path(cache.program_path(program), "module/compile.sh").read_text()
         assert os.path.isdir(cache.include_path(text.split("include/")[1][:64]))
@@ -334,7 +334,7 @@ def test_a_build_of_one_level_leaves_the_other_programs(cache: Tree, sample: Sam
     """The script of all programs stays the one that is loaded, as long as it has the new ones."""
     for name in ("a", "b", "c"):
         sample.program(name)
-    whole, default, other = (sample.record(names) for names in (["a", "b"], ["a"], ["c"]))
+    complete, default, other = (sample.record(names) for names in (["a", "b"], ["a"], ["c"]))
 
     def list_after(record: ScriptRecord, edition: int, level: int = 2) -> object:
         publish_script(cache, record)
@@ -346,10 +346,10 @@ def test_a_build_of_one_level_leaves_the_other_programs(cache: Tree, sample: Sam
         (listed,) = read_index(cache)[MANIFEST].scripts
         return listed[1]
 
-    assert list_after(whole, 1) == whole.hash
-    assert list_after(default, 1, level=0) == whole.hash
+    assert list_after(complete, 1) == complete.hash
+    assert list_after(default, 1, level=0) == complete.hash
     assert list_after(other, 1, level=0) == other.hash
-    assert list_after(whole, 1) == whole.hash
+    assert list_after(complete, 1) == complete.hash
     assert list_after(default, 2, level=0) == default.hash, "what the edit removed is not loaded"
-    assert list_after(whole, 2) == whole.hash
+    assert list_after(complete, 2) == complete.hash
     assert list_after(default, 2) == default.hash

@@ -34,36 +34,36 @@ def project(tmp_path: Path):
 
 
 @pytest.fixture
-def found(project) -> Closure:
+def headers(project) -> Closure:
     return closure('#include "a.h"\n', [Root("project", str(project))])
 
 
-def test_a_header_directory_checks_with_standard_tools_and_is_written_once(cache: Tree, found):
-    path = Path(publish_include(cache, found.digest, files_of(found)))
+def test_a_header_directory_checks_with_standard_tools_and_is_written_once(cache: Tree, headers):
+    path = Path(publish_include(cache, headers.digest, files_of(headers)))
     printed = run_to_end(["sha256sum", "MANIFEST"], status=None, cwd=path)
-    assert printed.stdout.split()[0] == path.name == found.digest
+    assert printed.stdout.split()[0] == path.name == headers.digest
     subprocess.run(["sha256sum", "-c", "--strict", "MANIFEST"], cwd=path, check=True)
     assert (path / "project/sub/back\\slash.h").read_text() == "// strange\n"
     assert verify_cache(cache) == []
     before = snapshot(cache.root)
-    publish_include(cache, found.digest, files_of(found))
+    publish_include(cache, headers.digest, files_of(headers))
     assert snapshot(cache.root) == before
 
 
-def test_a_header_that_changes_during_the_read_is_noticed(cache: Tree, found, project):
+def test_a_header_that_changes_during_the_read_is_noticed(cache: Tree, headers, project):
     (project / "a.h").write_text("// edited\n")
     with pytest.raises(InputChangedError, match=r"a\.h changed while the build ran"):
-        publish_include(cache, found.digest, files_of(found))
+        publish_include(cache, headers.digest, files_of(headers))
     (project / "a.h").unlink()
     with pytest.raises(InputChangedError):
-        publish_include(cache, found.digest, files_of(found))
+        publish_include(cache, headers.digest, files_of(headers))
     assert os.listdir(cache.path("include")) == []
     assert os.listdir(cache.path("staging")) == []
 
 
 @pytest.mark.parametrize("damage", ["edited", "missing", "extra", "link", "gone"])
-def test_a_damaged_directory_is_never_compiled_against(cache: Tree, found, damage):
-    path = Path(publish_include(cache, found.digest, files_of(found)))
+def test_a_damaged_directory_is_never_compiled_against(cache: Tree, headers, damage):
+    path = Path(publish_include(cache, headers.digest, files_of(headers)))
     header = path / "project/a.h"
     if damage == "edited":
         header.write_text(header.read_text().replace("include", "exclude"))
@@ -75,7 +75,7 @@ def test_a_damaged_directory_is_never_compiled_against(cache: Tree, found, damag
         header.unlink()
         if damage == "link":
             header.symlink_to("sub/b c.h")
-    publish_include(cache, found.digest, files_of(found))
+    publish_include(cache, headers.digest, files_of(headers))
     assert '#include "sub/b c.h"' in header.read_text()
     assert verify_cache(cache) == []
 
@@ -157,7 +157,7 @@ def test_only_files_that_are_not_shared_are_synced(tmp_path):
 @pytest.mark.parametrize("again", [0, 1, 2])
 def test_a_shared_file_that_was_written_to_is_made_again_in_each_directory(cache: Tree, again):
     closures = [closure_of(number, 40) for number in range(3)]
-    paths = [Path(publish_include(cache, *each)) for each in closures]
+    paths = [Path(publish_include(cache, *closure)) for closure in closures]
     with open(paths[2] / "c/7.h", "r+b") as file:
         file.write(b"!")
     (paths[2] / "c/8.h").unlink()

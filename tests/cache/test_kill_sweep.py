@@ -69,28 +69,28 @@ def damaged_on_purpose(sample, problem):
 
 def test_killed_at_every_change(tmp_path: Path):
     """Half way through it, where it is a write."""
-    at, died = 0, True
+    index, died = 0, True
     while died:
-        at += 1
-        root = str(tmp_path / f"cache {at}")
-        died = dies(partial(scenario, sample_at(root, FaultyDisk(at, kill, halfway=True))))
+        index += 1
+        root = str(tmp_path / f"cache {index}")
+        died = dies(partial(scenario, sample_at(root, FaultyDisk(index, kill, halfway=True))))
         after = sample_at(root, FaultyDisk())
         assert [p for p in verify_cache(after.cache) if not damaged_on_purpose(after, p)] == []
         assert_complete(after, scenario(after))
-    assert at > 100
+    assert index > 100
 
 
 def test_failed_by_the_disk_at_every_change(tmp_path: Path):
-    whole = FaultyDisk()
-    scenario(sample_at(str(tmp_path / "whole"), whole))
-    for at in range(1, len(whole.operations) + 1):
-        root = str(tmp_path / f"cache {at}")
-        number = (errno.ENOSPC, errno.EIO)[at % 2]
-        faulty = sample_at(root, FaultyDisk(at, failing(number), halfway=True))
+    disk = FaultyDisk()
+    scenario(sample_at(str(tmp_path / "whole"), disk))
+    for index in range(1, len(disk.operations) + 1):
+        root = str(tmp_path / f"cache {index}")
+        number = (errno.ENOSPC, errno.EIO)[index % 2]
+        faulty = sample_at(root, FaultyDisk(index, failing(number), halfway=True))
         error = outcome(faulty)
         if error is None:
-            assert whole.operations[at - 1] == "remove", "an error was swallowed"
-        elif at == 1:  # the cache's own directory, which the user chose
+            assert disk.operations[index - 1] == "remove", "an error was swallowed"
+        elif index == 1:  # the cache's own directory, which the user chose
             assert isinstance(error, InputError)
         else:
             assert isinstance(error, CacheError)

@@ -55,12 +55,12 @@ USE, SHARED = LockName("use"), LockName("use", shared=True)
 )
 def test_one_holder_or_several_shared_ones(locks, held, asked, is_taken):
     with locks.take_locks(held):
-        taken = locks.take_locks(*asked, wait=False)
-        assert (taken is not None) == is_taken
-    if taken is None:
+        lock = locks.take_locks(*asked, wait=False)
+        assert (lock is not None) == is_taken
+    if lock is None:
         with locks.take_locks(*asked[:1], wait=False):  # of several, none was taken
             return
-    taken.close()
+    lock.close()
 
 
 def test_a_killed_holder_holds_nothing(locks):

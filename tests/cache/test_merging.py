@@ -22,12 +22,12 @@ from tilusbuild.errors import InputError
 @pytest.fixture
 def shards(tmp_path: Path):
     """Two caches: "a" and "both" in the first, "b" and "both" in the second, with headers."""
-    made = [sample_at(str(tmp_path / name), Disk()) for name in ("one", "two")]
-    for shard, name in zip(made, "ab", strict=True):
+    samples = [sample_at(str(tmp_path / name), Disk()) for name in ("one", "two")]
+    for shard, name in zip(samples, "ab", strict=True):
         shard.program(name, include=shard.include(common="text"))
         shard.program("both")
         shard.program(f"bad {name}", status="failed")
-    return made
+    return samples
 
 
 def merged(cache, shards):
@@ -35,8 +35,8 @@ def merged(cache, shards):
 
 
 def files_of(cache) -> dict[str, bytes]:
-    found = (path for name in ("programs", "include") for path in Path(cache.root, name).rglob("*"))
-    return {os.path.relpath(p, cache.root): p.read_bytes() for p in found if p.is_file()}
+    paths = (path for name in ("programs", "include") for path in Path(cache.root, name).rglob("*"))
+    return {os.path.relpath(p, cache.root): p.read_bytes() for p in paths if p.is_file()}
 
 
 def test_everything_comes_in_once_and_with_the_same_bytes(cache: Tree, shards):
@@ -109,11 +109,11 @@ def test_one_program_with_different_bytes_is_an_error_and_the_first_stays(cache:
 def test_a_program_with_more_files_in_one_cache_is_not_a_conflict(cache, sample, shards):
     stage = Stage(cache)
     os.mkdir(os.path.join(stage.path, "module"))
-    here = shards[0].cache.program_path(shards[0].hash("a"))
-    for name in os.listdir(os.path.join(here, "module")):
-        shutil.copy(os.path.join(here, "module", name), os.path.join(stage.path, "module", name))
+    program = shards[0].cache.program_path(shards[0].hash("a"))
+    for name in os.listdir(os.path.join(program, "module")):
+        shutil.copy(os.path.join(program, "module", name), os.path.join(stage.path, "module", name))
     Path(stage.path, "module", "dump.ptx").write_text("more")
-    options = Path(here, "options.txt").read_text()
+    options = Path(program, "options.txt").read_text()
     stage.publish_program(sample.hash("a"), sample.program_txt("a"), options, {"status": "built"})
     assert merged(cache, shards).refused == []
     assert "module/dump.ptx" in sample.entry("a").meta["files"]
@@ -167,11 +167,11 @@ def test_a_new_script_brings_its_tables_and_one_that_is_there_keeps_its_files(ca
     for name in ("latency/16/report.txt", "dispatch_table.json"):
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_text("there")
-    (here,) = map(Path, merged(cache, shards).script_paths)
-    assert (here / "latency/16/report.txt").read_text() == "there"
-    (here / "dispatch_table.json").write_text("here")
-    assert merged(cache, shards).script_paths == [str(here)]
-    assert (here / "dispatch_table.json").read_text() == "here"
+    (script,) = map(Path, merged(cache, shards).script_paths)
+    assert (script / "latency/16/report.txt").read_text() == "there"
+    (script / "dispatch_table.json").write_text("here")
+    assert merged(cache, shards).script_paths == [str(script)]
+    assert (script / "dispatch_table.json").read_text() == "here"
 
 
 def test_samples_of_tunings_are_appended_once(cache: Tree, shards):

@@ -174,10 +174,10 @@ def test_a_default_place_is_shared_with_other_programs(tmp_path: Path, name):
     """Given what other programs keep there, when it becomes a cache and is emptied, then all of it
     is as it was, and is named once; but none of it is replaced."""
     root = tmp_path / name
-    theirs = {"clangd/index/x.idx": "1", "uv": "2", "pip/http/programs/a": "3"}
-    for each, text in theirs.items():
-        (root / each).parent.mkdir(parents=True, exist_ok=True)
-        (root / each).write_text(text)
+    text_by_path = {"clangd/index/x.idx": "1", "uv": "2", "pip/http/programs/a": "3"}
+    for path, text in text_by_path.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
     sample = sample_at(str(root), None)
     sample.built("a", include=sample.include(a="x"))
     for directory in ("locks", "staging", "programs", "include", "scripts/matmul"):
@@ -186,12 +186,12 @@ def test_a_default_place_is_shared_with_other_programs(tmp_path: Path, name):
     (root / "scripts/theirs").write_text("")
     assert verify_cache(sample.cache) == []
     kinds = ("include", "locks", "programs", "staging")
-    within = ["scripts/.theirs", *(f"{each}/theirs" for each in kinds)]
+    within = ["scripts/.theirs", *(f"{path}/theirs" for path in kinds)]
     assert list_unknown_names(sample.cache) == sorted(["clangd", "pip", "uv", *within])
     assert repair_cache(sample.cache, verify_cache(sample.cache)) == []
     collect_garbage(sample.cache)
     clear_cache(sample.cache)
-    assert {each: (root / each).read_text() for each in theirs} == theirs
+    assert {path: (root / path).read_text() for path in text_by_path} == text_by_path
     assert (root / "scripts/matmul/theirs").is_dir()
     assert (root / "scripts/theirs").is_file()
     assert list_unknown_names(sample.cache) == sorted(["clangd", "pip", "uv", *within])

@@ -155,10 +155,10 @@ def test_a_whole_entry_that_came_meanwhile_stays(tmp_path: Path):
 
         def rename(self, old: str, new: str) -> None:
             if new == other.cache.program_path(other.hash("a")):
-                theirs.append(os.stat(other.program("a").path).st_ino)
+                inodes.append(os.stat(other.program("a").path).st_ino)
             super().rename(old, new)
 
-    theirs: list[int] = []
+    inodes: list[int] = []
     entry = sample_at(root, Late()).program("a")
-    assert os.stat(entry.path).st_ino == theirs[0]
+    assert os.stat(entry.path).st_ino == inodes[0]
     assert os.listdir(other.cache.path("staging")) == []

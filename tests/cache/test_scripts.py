@@ -105,8 +105,8 @@ def test_a_program_is_named_by_its_number_or_by_its_first_digits(cache: Tree, sa
         "Other": 'no script "Other"',
         "0" * 64: "no program starts",
     }
-    for word, said in {**wrong, "Matmul/7": 'no "Matmul/7"', "": "name"}.items():
-        with pytest.raises(InputError, match=said):
+    for word, pattern in {**wrong, "Matmul/7": 'no "Matmul/7"', "": "name"}.items():
+        with pytest.raises(InputError, match=pattern):
             find_program(cache, word)
 
 
@@ -132,10 +132,10 @@ def test_names_that_are_ours_are_safe(name):
 @given(st.text())
 def test_any_text_is_a_script_or_broken(text):
     try:
-        found = parse_script_txt(text + "\n[programs]\n" + text)
+        script = parse_script_txt(text + "\n[programs]\n" + text)
     except CorruptFileError:
         return
-    assert all(layout.is_hash(program) for program in found.programs)
+    assert all(layout.is_hash(program) for program in script.programs)
 
 
 @pytest.mark.parametrize(

@@ -23,24 +23,24 @@ GIVEN = {"record": b"", "started": 0}
 def test_the_fields_of_a_verb_and_their_types_are_those_of_its_options(action: Verb[Any]) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser, action.arguments)
-    dests = {each.dest for each in parser._actions} - {"help"}
-    assert dests == {each.name for each in fields(action.arguments)} - set(GIVEN)
+    dests = {option.dest for option in parser._actions} - {"help"}
+    assert dests == {option.name for option in fields(action.arguments)} - set(GIVEN)
     hints = get_type_hints(action.arguments)
-    for each in parser._actions:
-        if each.dest == "help":
+    for option in parser._actions:
+        if option.dest == "help":
             continue
-        hint = hints[each.dest]
-        if isinstance(each, argparse._StoreTrueAction):
-            assert hint is bool, each.dest
-        elif isinstance(each, argparse._CountAction):
-            assert hint is int, each.dest
-        elif isinstance(each, argparse._AppendAction) or each.nargs in ("*", "+"):
-            assert hint == tuple[str, ...], each.dest
+        hint = hints[option.dest]
+        if isinstance(option, argparse._StoreTrueAction):
+            assert hint is bool, option.dest
+        elif isinstance(option, argparse._CountAction):
+            assert hint is int, option.dest
+        elif isinstance(option, argparse._AppendAction) or option.nargs in ("*", "+"):
+            assert hint == tuple[str, ...], option.dest
         else:
-            parsed: Any = each.type or str
-            required = each.required and each.nargs is None
-            always = required or each.default is not None
-            assert hint == (parsed if always else parsed | None), each.dest
+            parsed: Any = option.type or str
+            required = option.required and option.nargs is None
+            always = required or option.default is not None
+            assert hint == (parsed if always else parsed | None), option.dest
 
 
 def test_options_of_every_verb_may_stand_before_and_after_its_name() -> None:

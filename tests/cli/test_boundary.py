@@ -107,7 +107,7 @@ STANDS_FOR_IT.__cause__ = OSError(errno.EMFILE, "Too many open files", "/proc/se
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (CorruptFileError("it is cut"), "error: it is cut\n"),
         (CorruptCacheError("it is cut"), "error: it is cut\n"),
@@ -118,10 +118,10 @@ STANDS_FOR_IT.__cause__ = OSError(errno.EMFILE, "Too many open files", "/proc/se
     ],
 )
 def test_a_damaged_cache_and_a_refusal_of_the_machine_are_no_bugs(
-    ends, capsys, error, said, tmp_path
+    ends, capsys, error, message, tmp_path
 ) -> None:
     assert ends(error) == 1
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -25,8 +25,8 @@ def test_a_shell_gives_every_word_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "\t" not in name])
 def test_what_init_prints_works_as_it_is(tmp_path: Path, name: str) -> None:
-    given = ("./" if name.startswith("-") else "") + name
-    printed = run(tmp_path, "init", given).out
+    directory = ("./" if name.startswith("-") else "") + name
+    printed = run(tmp_path, "init", directory).out
     lines = [line.strip() for line in printed.splitlines() if line.startswith("  tilusbuild ")]
     assert len(lines) == 2
     for line in lines:
@@ -54,10 +54,10 @@ def test_init_copies_only_what_is_ours(tmp_path: Path) -> None:
 
 def test_no_message_writes_a_command_with_a_value_by_itself() -> None:
     by_itself = re.compile(r"f\"[^\"]*`?tilusbuild (?!program)[a-z]+ [^\"`]*\{(?!command)[^\"]*`")
-    found = [
+    locations = [
         f"{path.name}:{number}"
         for path in sorted((ROOT / "tilusbuild").rglob("*.py"))
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if by_itself.search(line)
     ]
-    assert found == []
+    assert locations == []

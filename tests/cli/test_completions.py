@@ -58,7 +58,12 @@ def parsers(parser: argparse.ArgumentParser, words: str) -> Iterator[tuple[str, 
     """The words that lead to each parser, and its long options."""
     yield (
         words,
-        {each for action in parser._actions for each in action.option_strings if "--" in each},
+        {
+            option
+            for action in parser._actions
+            for option in action.option_strings
+            if "--" in option
+        },
     )
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

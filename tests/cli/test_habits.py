@@ -31,8 +31,8 @@ def test_a_verb_is_a_file_and_an_entry(monkeypatch, capsys) -> None:
     monkeypatch.setitem(VERBS, "hello", ("greet", "begin", "hello world"))
     assert parse_command(["hello", "world"]).run() == 0
     assert parse_command(["hello", "world", "--json"]).run() == 0
-    said, line = capsys.readouterr().out.splitlines()
-    assert said == "hello, world"
+    greeting, line = capsys.readouterr().out.splitlines()
+    assert greeting == "hello, world"
     assert json.loads(line) == {"event": "hello", "who": "world"}
 
 
@@ -43,10 +43,10 @@ def test_help_of_a_verb_has_its_example_and_the_options_of_all(verb: str, tmp_pa
     assert f"example:\n  tilusbuild {verb}" in text
     helps = [text]
     helps += [run(tmp_path, verb, name, "--help").out for name in load_actions(verb) if name]
-    for each in helps:
-        assert "positional" not in each
+    for help_text in helps:
+        assert "positional" not in help_text
         for option in ("-C DIR", "--cache-dir", "--color", "--progress", "--json", "-q", "-v"):
-            assert f"\n  {option}" in each
+            assert f"\n  {option}" in help_text
 
 
 def test_the_version_has_a_short_flag_and_help_lists_groups(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_an_error_is_a_line_of_json_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("biuld",), 'unknown verb "biuld"'),
         (("build", "--levle", "0"), "unrecognized arguments: --levle"),
@@ -115,9 +115,9 @@ def test_an_error_is_a_line_of_json_too(tmp_path: Path) -> None:
         (("install",), "name one: PATH"),
     ],
 )
-def test_what_cannot_be_parsed_is_an_error_line_too(words, said, tmp_path) -> None:
+def test_what_cannot_be_parsed_is_an_error_line_too(words, message, tmp_path) -> None:
     ran = run(tmp_path, "--json", *words, status=2)
     (error,) = ran.events
     assert error["event"] == "error"
-    assert said in error["problems"][0]["message"]
+    assert message in error["problems"][0]["message"]
     assert error["message"] == ran.err.rstrip("\n")

@@ -72,8 +72,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Run:
     (directory / "scale.cu.j2").write_text(TEMPLATE)
 
     def run(verb: str, *words: object, status: int | None = 0) -> list[dict[str, Any]]:
-        given = [*verb.split(), *map(str, words), "--json"]
-        ended = main(given)
+        arguments = [*verb.split(), *map(str, words), "--json"]
+        ended = main(arguments)
         out, err = capsys.readouterr()
         assert status in (None, ended), err
         assert out.isascii()
@@ -91,7 +91,7 @@ def test_the_lines_of_a_projects_verbs(run: Run, monkeypatch: pytest.MonkeyPatch
 
     def check(verb: str, *words: object, status: int | None = 0) -> None:
         seen.setdefault(verb, set()).update(
-            each["event"] for each in run(verb, *words, status=status)
+            line["event"] for line in run(verb, *words, status=status)
         )
 
     check("plan")
@@ -150,10 +150,10 @@ def test_the_lines_of_a_projects_verbs(run: Run, monkeypatch: pytest.MonkeyPatch
 def test_every_line_that_is_declared_belongs_to_a_verb() -> None:
     modules = [importlib.import_module(f"tilusbuild.cli.{name}") for name in MODULES]
     declared = {
-        each
+        value
         for module in modules
-        for each in vars(module).values()
-        if isinstance(each, type) and issubclass(each, JsonLine) and each is not JsonLine
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, JsonLine) and value is not JsonLine
     }
     listed = {kind for kinds in events_schema.lines().values() for kind in kinds}
     assert declared - {ErrorLine, InternalErrorLine} <= listed

@@ -36,8 +36,8 @@ for verb in verbs:
 @pytest.mark.parametrize("package", [*OPTIONAL, *REQUIRED])
 def test_help_needs_no_optional_package(package: str) -> None:
     command = [sys.executable, "-c", _DRIVER, package, *list_verbs()]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    parts = said.split("\0")
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    parts = output.split("\0")
     # What was printed, with the verb and the status that follow it.
     pairs = zip(parts[::2], parts[1::2], strict=False)
     ended = {part.rpartition(" ")[0]: (part.rpartition(" ")[2], out) for out, part in pairs}

@@ -62,8 +62,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {"tilus.toml": MANIFEST, "copy.cu.j2": TEMPLATE, ".git": ""}
     project = Project.built(tmp_path_factory.mktemp("built"), files)
     project.run("package", "-o", "made", "--format", "dir")
-    (made,) = (project.directory / "made").iterdir()
-    made.rename(project.directory / "packed")
+    (package,) = (project.directory / "made").iterdir()
+    package.rename(project.directory / "packed")
     return project.directory
 
 
@@ -77,14 +77,14 @@ def directory(built: Path, tmp_path: Path) -> Path:
 
 def started(directory: Path, *words: str) -> subprocess.Popen[str]:
     """Start a command, and return when it waits in the middle."""
-    here = directory / "here"
-    here.unlink(missing_ok=True)
+    marker = directory / "here"
+    marker.unlink(missing_ok=True)
     environment = {**os.environ, "TMPDIR": str(directory / "tmp")}
     command = [sys.executable, "-c", _DRIVER, *words]
     process = subprocess.Popen(
         command, cwd=directory, env=environment, stderr=subprocess.PIPE, text=True
     )
-    wait_until(lambda: here.exists() or process.poll() is not None)
+    wait_until(lambda: marker.exists() or process.poll() is not None)
     return process
 
 
@@ -198,7 +198,7 @@ def test_a_stop_that_something_swallows() -> None:
     sent += ["in_a_loop_of_messages 1"]
     ended = run_python(_SWALLOWED, *sent, timeout=60)
     assert ended.stdout.splitlines() == [
-        f"{each} {128 + int(each.split()[1])} interrupted" for each in sent
+        f"{case} {128 + int(case.split()[1])} interrupted" for case in sent
     ]
 
 
@@ -214,18 +214,18 @@ def test_what_a_signal_stops_leaves_nothing(directory: Path, verb: str, number: 
     with started(directory, *VERBS[verb]) as process:
         assert os.listdir(directory / "tmp")
         process.send_signal(number)
-        _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (128 + number, "interrupted\n")
+        _, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (128 + number, "interrupted\n")
     assert os.listdir(directory / "tmp") == []
 
 
 def test_what_a_kill_leaves_the_next_one_removes(directory: Path) -> None:
-    left = []
+    names = []
     for _ in range(2):
         with started(directory, *VERBS["verify"]) as process:
-            left += os.listdir(directory / "tmp")
+            names += os.listdir(directory / "tmp")
             process.kill()
-    assert len(set(left)) == len(left) == 2
+    assert len(set(names)) == len(names) == 2
     environment = {**os.environ, "TMPDIR": str(directory / "tmp")}
     command = [sys.executable, "-m", "tilusbuild", "verify", "packed"]
     subprocess.run(command, cwd=directory, env=environment, check=True, capture_output=True)
@@ -299,6 +299,6 @@ def private(directory: Path) -> list[Path]:
 def test_a_cache_is_let_go_of(directory: Path) -> None:
     with started(directory, "tilusbuild.cache.verify:_check_scripts", "cache", "verify") as process:
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (128 + signal.SIGTERM, "interrupted\n")
+        _, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (128 + signal.SIGTERM, "interrupted\n")
     Project(directory).run("cache", "clear")

@@ -19,25 +19,25 @@ NO_DIRECTORIES = ("tilus.toml", "pipe", "tilus.toml/x", "/dev/full", "loop")
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     files = {"tilus.toml": scale.manifest(), "kernels/scale.cu.j2": scale.TEMPLATE}
-    made = tmp_path_factory.mktemp("unwritable")
-    project = Project.built(made, {**files, ".git/HEAD": ""})
+    directory = tmp_path_factory.mktemp("unwritable")
+    project = Project.built(directory, {**files, ".git/HEAD": ""})
     os.mkfifo(project.directory / "pipe")
     (project.directory / "loop").symlink_to("loop")
     return project
 
 
 @pytest.mark.parametrize(
-    ("words", "place"),
+    ("words", "path"),
     [
-        *((words, place) for words in FILES for place in NO_FILES),
-        *((words, place) for words in DIRECTORIES for place in NO_DIRECTORIES),
+        *((words, path) for words in FILES for path in NO_FILES),
+        *((words, path) for words in DIRECTORIES for path in NO_DIRECTORIES),
     ],
     ids=str,
 )
 def test_what_cannot_be_written_is_not_a_success(
-    built: Project, words: tuple[str, ...], place: str
+    built: Project, words: tuple[str, ...], path: str
 ) -> None:
-    ran = built.run(*words, place, status=None)
+    ran = built.run(*words, path, status=None)
     assert ran.status in (1, 2), ran.err
-    assert (place.split("/")[0] or place) in ran.err
+    assert (path.split("/")[0] or path) in ran.err
     assert "bug of tilusbuild" not in ran.err

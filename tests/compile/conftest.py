@@ -140,5 +140,5 @@ def old_driver(tmp_path) -> FakeDriver:
 @pytest.fixture
 def link(tmp_path):
     """Links a kernel library without nvcc: link(recipe) gives its path."""
-    made = iter(range(1000))
-    return lambda recipe, **more: link_without_nvcc(recipe, tmp_path / f"m{next(made)}", **more)
+    numbers = iter(range(1000))
+    return lambda recipe, **more: link_without_nvcc(recipe, tmp_path / f"m{next(numbers)}", **more)

@@ -57,7 +57,7 @@ def tensor(described, keep):
     else:
         code, lanes = CODES[kind], 1
         bits = 8 if dtype == "bool" else int(dtype.removeprefix(kind))
-    made = DLTensor(
+    dl_tensor = DLTensor(
         described.get("data", 1 << 20),
         *(described.get("device_kind", 2), described.get("device", 0)),
         *(len(shape), code, bits, lanes),
@@ -65,8 +65,8 @@ def tensor(described, keep):
         (ctypes.c_int64 * len(strides))(*strides) if strides else None,
         described.get("byte_offset", 0),
     )
-    keep.append(made)
-    return made
+    keep.append(dl_tensor)
+    return dl_tensor
 
 
 def packed(library, arguments):

@@ -38,14 +38,14 @@ def test_a_mistake_is_shown_where_the_variable_is_declared_else_where_the_kernel
     source: str, line: int | None
 ) -> None:
     problem = find_constants_problem(recipe(source, f=("f32*[4]", "f")), {"f": 12})
-    said = '"f" has 12 bytes; the argument "f" is declared f32*[4], which has 16'
-    assert problem == (said if line is None else f"source.cu:{line}: error: {said}")
+    message = '"f" has 12 bytes; the argument "f" is declared f32*[4], which has 16'
+    assert problem == (message if line is None else f"source.cu:{line}: error: {message}")
 
 
 def test_a_size_of_the_call_is_left_to_the_call() -> None:
-    made = make_recipe(arguments={"f": ("f32*[n]", {"constant": "f"}), "n": "i32"}, out=())
-    assert find_constants_problem(made, {"f": 12}) is None
-    problem = find_constants_problem(made, {"g": 12, "a": 1}) or ""
+    sized_recipe = make_recipe(arguments={"f": ("f32*[n]", {"constant": "f"}), "n": "i32"}, out=())
+    assert find_constants_problem(sized_recipe, {"f": 12}) is None
+    problem = find_constants_problem(sized_recipe, {"g": 12, "a": 1}) or ""
     assert problem.endswith('the code has no variable "f" for the argument "f" (it has: a, g)')
 
 

@@ -68,8 +68,8 @@ def test_an_output_can_be_written(hidden: bool, tmp_path) -> None:
             signature = replace(recipe.signature.arguments[0], out=True)
             arguments = (signature, *recipe.signature.arguments[1:])
             recipe = replace(recipe, signature=replace(recipe.signature, arguments=arguments))
-            said = refused(recipe, tmp_path)
-            assert (said is not None) == spelling.startswith("const"), (spelling, said)
+            message = refused(recipe, tmp_path)
+            assert (message is not None) == spelling.startswith("const"), (spelling, message)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -80,14 +80,14 @@ def test_a_parameter_is_refused_exactly_if_it_is_of_another_type(seed, tmp_path)
     hidden = rng.random() < 0.5
     assert refused(recipe_of(kinds, parameters, hidden=hidden), tmp_path) is None
 
-    place = rng.randrange(len(kinds))
-    others = [t for kind in SPELLINGS for t in SPELLINGS[kind] if not fits(t, kinds[place])]
+    index = rng.randrange(len(kinds))
+    others = [t for kind in SPELLINGS for t in SPELLINGS[kind] if not fits(t, kinds[index])]
     wrong = [*parameters]
-    wrong[place] = rng.choice(others)
-    said = refused(recipe_of(kinds, wrong, hidden=hidden), tmp_path)
-    assert said is not None
-    assert f"parameter {place + 1} of" in said
-    assert f'"a{place}" is declared {kinds[place]}' in said
+    wrong[index] = rng.choice(others)
+    message = refused(recipe_of(kinds, wrong, hidden=hidden), tmp_path)
+    assert message is not None
+    assert f"parameter {index + 1} of" in message
+    assert f'"a{index}" is declared {kinds[index]}' in message
 
     missing = refused(recipe_of(kinds, [*parameters, "int"], hidden=hidden), tmp_path)
     assert missing is not None
@@ -120,14 +120,14 @@ def test_a_compile_refuses_it_at_the_templates_line(compile_in, tmp_path, writte
 
 def test_a_host_function_in_c_types_is_compared_too(tmp_path) -> None:
     source = make_recipe("host").source
-    for old, new, said in (
+    for old, new, expected in (
         ("float a", "float a", "None"),
         ("float a, const float *x", "const float *x, float a", "parameter 1 of"),
         (", cudaStream_t stream", "", "and the stream"),
     ):
         assert old in source
         recipe = make_recipe("host", source=source.replace(old, new))
-        assert said in str(refused(recipe, tmp_path))
+        assert expected in str(refused(recipe, tmp_path))
 
 
 def test_what_the_check_cannot_read_is_nobodys_fault(tmp_path) -> None:

@@ -78,12 +78,12 @@ def test_through_nvrtc(compile_in, nvrtc_toolchain, tmp_path):
 def test_through_compile_sh(compile_in, cuda_toolchain, tmp_path):
     stage = tmp_path / "programs" / "hash"
     check(compile_in(recipe_of("kernel"), cuda_toolchain, stage), stage)
-    made = (stage / "module/lib.so").read_bytes()
+    library = (stage / "module/lib.so").read_bytes()
     (stage / "module/lib.so").unlink()
     environment = {**os.environ, "NVCC": cuda_toolchain.cuda.nvcc}
     ran = subprocess.run(
         ["bash", "compile.sh"], cwd=stage / "module", env=environment, capture_output=True
     )
     assert ran.returncode == 0, ran.stderr
-    assert (stage / "module/lib.so").read_bytes() == made
+    assert (stage / "module/lib.so").read_bytes() == library
     assert not list(tmp_path.rglob("*hacked*"))

@@ -52,14 +52,14 @@ def shown(text: str, real_paths: dict[str, str]) -> list[str]:
 
 def differ(
     directory: Path,
-    made: HeaderTree,
+    tree: HeaderTree,
     command: Sequence[str],
     through: tuple[str, ...] = (),
     outside: Outside = NOWHERE,
     memory: tuple[DigestMemory, ScanMemory] | None = None,
 ) -> str | None:
     """Return how a compile of the copy differs; "" for not, None where a copy is refused."""
-    made.write(directory)
+    tree.write(directory)
     manifest = load_manifest(directory / "project/tilus.toml")
     roots = find_roots(manifest, "k", "kernels/k.cu")
     system = str(directory / SYSTEM)
@@ -67,18 +67,20 @@ def differ(
     outside = replace(outside, directories=(system, *outside.directories))
     headers = Headers(roots, outside=outside, digests=digests, scans=scans)
     try:
-        found = headers.find_closure(made.source)
+        header_closure = headers.find_closure(tree.source)
     except InputError as error:
         # docs/headers.md: the copy has no links.
         if '".." after a symbolic link' not in str(error):
             raise
         return None
-    copy = publish_include(Tree(str(directory / "cache")), found.digest, map_layout(found))
+    copy = publish_include(
+        Tree(str(directory / "cache")), header_closure.digest, map_layout(header_closure)
+    )
     source = directory / "source.cu"
-    source.write_text(made.source)
+    source.write_text(tree.source)
     places = [(f"{directory}/project/kernels", True)]
-    places += [(f"{directory}/{SEARCHED[written]}", False) for written in made.searched]
-    copies = [(f"{copy}/{root.name}", root.quoted_only) for root in found.roots]
+    places += [(f"{directory}/{SEARCHED[written]}", False) for written in tree.searched]
+    copies = [(f"{copy}/{root.name}", root.quoted_only) for root in header_closure.roots]
 
     def ask(places: list[tuple[str, bool]]) -> tuple[int, str]:
         quoted = [word for path, quoted in places if quoted for word in ("-iquote", path)]
@@ -88,7 +90,7 @@ def differ(
 
     real_paths = {
         f"{copy}/{header.name}": os.path.realpath(header.path)
-        for header in found.headers
+        for header in header_closure.headers
         if isinstance(header.path, str)
     }
     wanted, got = ask(places), ask(copies)
@@ -115,8 +117,8 @@ def try_trees(
         with monkeypatch.context() as patch:
             patch.syspath_prepend(str(case / "site"))
             importlib.invalidate_caches()
-            made = header_tree(random.Random(f"{SEED}:{number}"))
-            difference = differ(case, made, command, through, outside, memory)
+            tree = header_tree(random.Random(f"{SEED}:{number}"))
+            difference = differ(case, tree, command, through, outside, memory)
         refused_count += difference is None
         if difference:
             failures.append(f"{case}: {difference}")
@@ -151,5 +153,5 @@ def test_headers_of_a_toolkit_put_nothing_into_the_copy(
     ]
     outside = KERNEL_NVCC.list_outside_directories(cuda_toolchain)
     source = "#include <thrust/execution_policy.h>\n#include <time.h>\n"
-    found = Headers(roots, outside=outside, digests=DigestMemory()).find_closure(source)
-    assert [header.name for header in found.headers] == ["project/src/time.h"]
+    header_closure = Headers(roots, outside=outside, digests=DigestMemory()).find_closure(source)
+    assert [header.name for header in header_closure.headers] == ["project/src/time.h"]

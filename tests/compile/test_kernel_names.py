@@ -46,8 +46,8 @@ def a_source(seed: int) -> tuple[str, list[tuple[str, int]]]:
 def recipe_of(pipeline: str, source: str, name: str, count: int = 2, **changes: Any) -> Recipe:
     arguments = {"x": "f32*[4]", **{f"n{i}": "i32" for i in range(1, count)}}
     more = {"arguments": arguments, "grid": ("1",), "out": ("x",), **changes}
-    made = make_recipe(pipeline, symbol=name, **more)
-    return replace(made, source=made.pipeline.derive_source(source, name))
+    recipe = make_recipe(pipeline, symbol=name, **more)
+    return replace(recipe, source=recipe.pipeline.derive_source(source, name))
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -119,7 +119,7 @@ def test_a_symbol_is_named_for_a_manifest(symbol: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "name", "said"),
+    ("source", "name", "message"),
     [
         ("namespace a { }", "a::none<4>", 'namespace "a" has no member "none"'),
         ("__global__ void k(float *x, float n) {}\n__device__ void k();", "::k", ""),
@@ -127,8 +127,8 @@ def test_a_symbol_is_named_for_a_manifest(symbol: str, name: str) -> None:
     ],
 )
 def test_a_name_that_is_no_kernel_fails(
-    pipeline, toolchain, source, name, said, compile_in, tmp_path
+    pipeline, toolchain, source, name, message, compile_in, tmp_path
 ):
     outcome = compile_in(recipe_of(pipeline, source, name), toolchain, tmp_path / "stage")
     assert outcome.status == "failed"
-    assert said in outcome.reason
+    assert message in outcome.reason

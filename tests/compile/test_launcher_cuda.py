@@ -87,7 +87,7 @@ def test_shared_memory_grows_with_the_arguments(driver, link):
 
 class TestAttributes:
     @pytest.mark.parametrize(
-        ("changes", "said"),
+        ("changes", "message"),
         [
             ({"cluster": ("2",)}, " attributes: cluster=2,1,1 "),
             ({"cluster": ("n // 500", "1", "1")}, " attributes: cluster=2,1,1 "),
@@ -101,11 +101,11 @@ class TestAttributes:
             ({"carve_out": 100}, "stream=(nil) parameters"),
         ],
     )
-    def test_are_those_of_the_launch(self, driver, link, changes, said):
+    def test_are_those_of_the_launch(self, driver, link, changes, message):
         answer = driver.call(link(make_recipe(**changes)), CALL)
         assert answer.answers == [[0, ""]]
         (line,) = driver.lines("launch")
-        assert said in line
+        assert message in line
         assert line.startswith("launch in primary0 grid=")
         assert line.endswith("block=256,1,1 shared=0 stream=(nil)" + line.split("(nil)")[1])
         assert line.endswith(" parameters: 1 0x100000 0x200000 1000")
@@ -139,10 +139,10 @@ class TestDevices:
     def test_tensors_on_two_devices_and_on_one_that_is_not_there(self, driver, link):
         apart = {"packed": [1.0, TENSOR, {**SECOND, "device": 1}]}
         absent = {"packed": [1.0, {**TENSOR, "device": 3}, {**SECOND, "device": 3}]}
-        (_, said), (_, no_device) = driver.call(
+        (_, message), (_, no_device) = driver.call(
             link(make_recipe()), apart, absent, environment=TWO
         ).answers
-        assert said == (
+        assert message == (
             'saxpy: argument "y" (3rd): expected f32*[n] with n = 1000 (from "x"), '
             'got f32 tensor of shape (1000,) on cuda:1, but "x" is on cuda:0'
         )
@@ -282,9 +282,11 @@ class TestNewFloats:
     SCALES = types.MappingProxyType({"dtype": "f8e8m0", "shape": [2, 4], "data": 2 << 20})
 
     def call(self, driver, link, x, scale):
-        made = make_recipe(arguments=dict(self.ARGUMENTS), out=(), grid=("m",))
+        recipe = make_recipe(arguments=dict(self.ARGUMENTS), out=(), grid=("m",))
         parameters = {"FAKE_CUDA_PARAMETERS": "ptr ptr i32 i32"}
-        answer = driver.call(link(made), {"packed": [dict(x), dict(scale)]}, environment=parameters)
+        answer = driver.call(
+            link(recipe), {"packed": [dict(x), dict(scale)]}, environment=parameters
+        )
         return answer.answers[0]
 
     def test_are_passed_with_shapes_in_bytes(self, driver, link):
@@ -323,11 +325,11 @@ class TestStructs:
         (line,) = driver.lines("launch")
         assert line.endswith(" parameters: 0102030405060708090a0b0c 0x100000 1000 ff")
         assert answer.answers[0] == [0, ""]
-        said = (
+        message = (
             'saxpy: argument "p" (1st): expected struct P { u16 a; i32 b; u8 c }, '
             "got an object of tvm-ffi type 9 of 11, where it has 12"
         )
-        assert answer.answers[1] == [-1, said]
+        assert answer.answers[1] == [-1, message]
 
 
 def tile(*box, **more):
@@ -340,10 +342,10 @@ class TestTensorMaps:
     SHAPE = types.MappingProxyType({"dtype": "bf16", "shape": [48, 200]})
     PARAMETERS = types.MappingProxyType({"FAKE_CUDA_PARAMETERS": "bytes8 i32"})
 
-    def recipe(self, *, made=None, more=None, **changes):
+    def recipe(self, *, tensor_map=None, more=None, **changes):
         arguments = {
             "x": ("bf16*[m, n]", {"is_parameter": False, **(more or {})}),
-            "x_map": made or tile("block // 4", "32"),
+            "x_map": tensor_map or tile("block // 4", "32"),
             "m": ("i32", {"is_parameter": False}),
             "n": "i32",
             **({"row": ("i64", {"is_parameter": False})} if more else {}),
@@ -352,13 +354,13 @@ class TestTensorMaps:
         return make_recipe(arguments=arguments, out=(), **changes)
 
     def call(self, driver, library, *tensors):
-        calls = [{"packed": [{**self.SHAPE, **each}]} for each in tensors]
+        calls = [{"packed": [{**self.SHAPE, **tensor}]} for tensor in tensors]
         return driver.call(library, *calls, environment=self.PARAMETERS).answers
 
     def test_is_made_of_the_tensor_with_the_innermost_dimension_first(self, driver, link):
         widths = {"swizzle": parse_expression(64), "l2_promotion": parse_expression(256)}
-        made = tile("block // 4", "32", **widths, nan=True)
-        assert self.call(driver, link(self.recipe(made=made)), {}) == [[0, ""]]
+        tensor_map = tile("block // 4", "32", **widths, nan=True)
+        assert self.call(driver, link(self.recipe(tensor_map=tensor_map)), {}) == [[0, ""]]
         (line,) = driver.lines("map")
         assert line.startswith("map type=9 at 0x100000 200:0:32:1 48:400:64:1 interleave=0 ")
         assert line.endswith(" swizzle=2 promotion=3 fill=1 aligned=1")
@@ -369,8 +371,8 @@ class TestTensorMaps:
         answers = self.call(driver, link(self.recipe()), {}, {}, other, other, {"shape": [48, 208]})
         assert answers == [[0, ""]] * 5
         assert len(driver.lines("map")) == 3
-        told = [line.split()[-2][:2] for line in driver.lines("launch")]
-        assert told == ["a0", "a0", "a1", "a1", "a2"]
+        parameters = [line.split()[-2][:2] for line in driver.lines("launch")]
+        assert parameters == ["a0", "a0", "a1", "a1", "a2"]
 
     def test_has_the_tensors_own_strides(self, driver, link):
         recipe = self.recipe(more={"strides": ("row", 1)})
@@ -380,7 +382,7 @@ class TestTensorMaps:
     def test_may_have_another_type_shape_and_strides(self, driver, link):
         dims = (parse_expression("m // 2"), 100)
         view = Argument("view", "u32", dims, strides=(parse_expression("n + 8"), 1))
-        assert self.call(driver, link(self.recipe(made=tile("8", "16", view=view))), {}) == [
+        assert self.call(driver, link(self.recipe(tensor_map=tile("8", "16", view=view))), {}) == [
             [0, ""]
         ]
         assert " type=2 at 0x100000 100:0:16:1 24:832:8:1 " in driver.lines("map")[0]
@@ -394,18 +396,18 @@ class TestTensorMaps:
         assert driver.lines("launch")[0].endswith(" parameters: a0a0a0a0a0a0a0a0 200")
 
     @pytest.mark.parametrize(
-        ("tensor", "said"),
+        ("tensor", "message"),
         [
             ({"shape": [48, 201]}, "a stride of 402 bytes, which must be a multiple of 16"),
             ({"data": (1 << 20) + 8}, "its address is not a multiple of 16 bytes"),
             ({"shape": [48, 0]}, "axis 1 has no elements"),
         ],
     )
-    def test_memory_that_cannot_have_one(self, driver, link, tensor, said):
+    def test_memory_that_cannot_have_one(self, driver, link, tensor, message):
         ((status, text),) = self.call(driver, link(self.recipe()), tensor)
         assert status == -1
         assert text.startswith('saxpy: the tensor map "x_map" of "x": ')
-        assert said in text
+        assert message in text
         assert driver.lines("launch") == []
         assert len(driver.lines("push")) == len(driver.lines("pop")) == 1
 
@@ -418,7 +420,7 @@ class TestTensorMaps:
         assert answer.current == "none"
 
     @pytest.mark.parametrize(
-        ("box", "more", "said"),
+        ("box", "more", "message"),
         [
             (("257", "32"), {}, "x_map.box.0 is 257, outside 1..256"),
             (("64", "12"), {}, "a row of x_map.box has 24 bytes, not a multiple of 16"),
@@ -428,18 +430,18 @@ class TestTensorMaps:
             (("64", "64"), {"element_strides": 9}, "x_map.element-strides.1 is 9, outside 1..8"),
         ],
     )
-    def test_a_map_that_no_device_has_is_not_compiled(self, box, more, said):
+    def test_a_map_that_no_device_has_is_not_compiled(self, box, more, message):
         values: dict[str, Any] = {name: parse_expression(value) for name, value in more.items()}
         if "element_strides" in more:
             values["element_strides"] = (parse_expression(1), values["element_strides"])
-        assert said in (find_launch_problem(self.recipe(made=tile(*box, **values))) or "")
+        assert message in (find_launch_problem(self.recipe(tensor_map=tile(*box, **values))) or "")
         old = find_launch_problem(self.recipe(archs=("sm_80",)))
         assert old == "tensor maps need sm_90 or later, which sm_80 is not"
 
     @pytest.mark.parametrize("swizzle", [0, 64])
     def test_a_row_may_be_as_wide_as_its_swizzle(self, swizzle):
-        made = tile("block // 4", "32", swizzle=parse_expression(swizzle))
-        assert find_launch_problem(self.recipe(made=made)) is None
+        tensor_map = tile("block // 4", "32", swizzle=parse_expression(swizzle))
+        assert find_launch_problem(self.recipe(tensor_map=tensor_map)) is None
 
 
 class TestConstants:
@@ -480,8 +482,8 @@ class TestConstants:
             "copy 8 bytes 0100000002000000 to 0xc200 stream=(nil)",
             LAUNCH + "0x100000 1000",
         ]
-        made = [line for line in driver.lines() if line.startswith(("copy", "launch"))]
-        assert made == copies * 2
+        lines = [line for line in driver.lines() if line.startswith(("copy", "launch"))]
+        assert lines == copies * 2
         assert all(line.endswith("mode=2") for line in driver.lines("cuLibraryGetGlobal"))
         assert driver.lines("cuStreamSynchronize") == []
 
@@ -524,15 +526,15 @@ class TestConstants:
     def test_another_thread_does_not_come_between_copy_and_launch(self, driver, link):
         answer = self.call(driver, link(self.recipe()), self.FILTER, threads=16)
         assert answer.answers == [[0, ""]] * 16
-        made = [line.split()[0] for line in driver.lines() if line[:4] in ("copy", "laun")]
-        assert made == ["copy", "copy", "copy", "launch"] * 16
+        operations = [line.split()[0] for line in driver.lines() if line[:4] in ("copy", "laun")]
+        assert operations == ["copy", "copy", "copy", "launch"] * 16
 
     def test_more_than_the_variable_holds(self, driver, link):
         """What a fixed shape has is held against the code when it is compiled."""
         library = link(self.recipe())
         answer = self.call(driver, library, {**self.FILTER, "shape": [10]})
-        said = 'saxpy: argument "filter" has 40 bytes; the variable "d_filter" has 36'
-        assert answer.answers == [[-1, said]]
+        message = 'saxpy: argument "filter" has 40 bytes; the variable "d_filter" has 36'
+        assert answer.answers == [[-1, message]]
         assert driver.lines("copy") == driver.lines("launch") == []
         assert answer.current == "none"
         assert self.call(driver, library, {**self.FILTER, "shape": [4]}).answers == [[0, ""]]
@@ -547,18 +549,18 @@ class TestConstants:
         assert driver.lines("copy") == []
 
     @pytest.mark.parametrize(
-        ("failing", "said"),
+        ("failing", "message"),
         [
             ("cuMemcpyAsync=1", '"filter" cannot be copied to the variable "d_filter"'),
             ("cuStreamIsCapturing=906", "cuStreamIsCapturing: CUDA_ERROR_FAKE"),
         ],
     )
-    def test_a_driver_that_refuses(self, driver, link, failing, said):
+    def test_a_driver_that_refuses(self, driver, link, failing, message):
         library = link(self.recipe())
         environment = {"FAKE_CUDA_FAIL": failing}
         answer = self.call(driver, library, self.FILTER, environment=environment, calls=2)
         assert [status for status, _ in answer.answers] == [-1, -1]  # and no lock is left
-        assert said in answer.answers[1][1]
+        assert message in answer.answers[1][1]
         assert driver.lines("launch") == []
         assert answer.current == "none"
 

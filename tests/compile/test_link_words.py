@@ -9,7 +9,9 @@ from support.recipes import make_recipe
 from tilusbuild.compile.model import Link, Pipeline
 from tilusbuild.compile.pipelines.library import LIBRARY_PIPELINES
 
-LINKS = [made for (_, form), made in LIBRARY_PIPELINES.items() if form != "object"]
+LINKS = [
+    link_pipeline for (_, form), link_pipeline in LIBRARY_PIPELINES.items() if form != "object"
+]
 INPUTS = tuple(f"project/objects (of) {'x' * 200}/{number}.o" for number in range(12_000))
 
 

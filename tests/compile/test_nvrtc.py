@@ -71,9 +71,9 @@ def test_a_header_beside_the_template_is_found_by_its_quotes_alone(through, devi
 def test_nothing_is_seen_but_the_copy_and_the_toolkit(through, device, tmp_path):
     (tmp_path / "near.h").write_text("")
     for name in ("near.h", "stdio.h", "zlib.h"):
-        said = device(through(source=f'#include "{name}"\n{PLAIN}'))
-        assert said.outcome.status == "failed"
-        assert said.outcome.reason.startswith("source.cu(1): catastrophic error: cannot open")
+        result = device(through(source=f'#include "{name}"\n{PLAIN}'))
+        assert result.outcome.status == "failed"
+        assert result.outcome.reason.startswith("source.cu(1): catastrophic error: cannot open")
 
 
 @pytest.mark.nvcc
@@ -85,7 +85,7 @@ def test_what_was_compiled_before_changes_nothing(through, nvrtc_toolchain, tmp_
     includes = f"-I{nvrtc_toolchain.nvrtc.include_dir}"
     options = ("--gpu-architecture=sm_90a", includes, f"{includes}/cccl", "-lineinfo")
 
-    def made(run, number, name):
+    def compile_source(run, number, name):
         directory = tmp_path / name
         directory.mkdir()
         (directory / "source.cu").write_text(sources[number])
@@ -94,11 +94,15 @@ def test_what_was_compiled_before_changes_nothing(through, nvrtc_toolchain, tmp_
         return (ended.output, digest(directory / "out")) if ended.ok else ended.output
 
     with LocalRunner() as runner:
-        alone = [made(runner.run, number, f"alone{number}") for number in range(len(sources))]
+        alone = [
+            compile_source(runner.run, number, f"alone{number}") for number in range(len(sources))
+        ]
         pool = ResidentPool(runner, command)
         warm = ResidentRunner(pool, runner.open_scope())
         order = [2, 0, 3, 0, 1, 2, 1]
-        again = [made(warm.run, number, f"again{at}") for at, number in enumerate(order)]
+        again = [
+            compile_source(warm.run, number, f"again{index}") for index, number in enumerate(order)
+        ]
         pool.close()
         assert runner.command_count == len(sources) + 1
     assert again == [alone[number] for number in order]
@@ -191,8 +195,8 @@ def test_every_flag_that_is_let_through_is_known(nvrtc_toolchain, tmp_path, runn
 def test_flags_that_it_does_not_know_are_found_with_their_places():
     flags = ["-O3", "-lineinfo", "-Xcompiler", "-fopenmp", "-Xptxas", "-O2", "--maxrregcount=64"]
     flags += ["-DX=1", "--expt-relaxed-constexpr", "-use_fast_math", "--threads=4"]
-    found = [(index, flag) for index, flag, _ in KERNEL_NVRTC.find_refused_flags(flags)]
-    assert found == [(2, "-Xcompiler"), (8, "--expt-relaxed-constexpr"), (10, "--threads=4")]
+    refusals = [(index, flag) for index, flag, _ in KERNEL_NVRTC.find_refused_flags(flags)]
+    assert refusals == [(2, "-Xcompiler"), (8, "--expt-relaxed-constexpr"), (10, "--threads=4")]
     assert drop_host_flags(["-O3", "-lineinfo", "--optimize=2"]) == ("-lineinfo",)
 
 
@@ -214,12 +218,12 @@ def test_a_program_cannot_hold_the_time_of_its_compile(tmp_path):
     assert (find_date_macro(texts, None) or "").startswith("made.inc(2): error: ")
     (tmp_path / "project").mkdir()
     (tmp_path / "project/when.h").write_text("\n\n#define WHEN __DATE__\n")
-    found = find_date_macro({"source.cu": "int a;"}, str(tmp_path)) or ""
-    assert found.startswith("include/project/when.h(3): error: NVRTC compiles the present time")
-    for changes, said in (
+    message = find_date_macro({"source.cu": "int a;"}, str(tmp_path)) or ""
+    assert message.startswith("include/project/when.h(3): error: NVRTC compiles the present time")
+    for changes, expected in (
         ({"flags": ("-DWHEN=__TIME__",)}, "error: -DWHEN=__TIME__: NVRTC compiles the present"),
         ({"defines": (("WHEN", "__TIME__"),)}, "error: -DWHEN=__TIME__: NVRTC compiles the"),
         ({"defines": (("WHEN", '"__TIME__"'),)}, "None"),
     ):
-        made = make_recipe("kernel-nvrtc", **changes)
-        assert str(made.pipeline.find_source_problem(made, None)).startswith(said)
+        recipe = make_recipe("kernel-nvrtc", **changes)
+        assert str(recipe.pipeline.find_source_problem(recipe, None)).startswith(expected)

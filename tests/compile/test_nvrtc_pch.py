@@ -174,10 +174,10 @@ class Shelf:
         headers = str(self.root / "include" / closure)
         real = (os.path.realpath(self.include), os.path.dirname(os.path.realpath(self.library)))
         read = (self.include, *real, headers, "/usr/lib", "/proc")
-        here = "/proc/self/cwd"
-        searched = [f"-I{here}/include", f"-I{here}/cuda", f"-I{here}/cuda/cccl"]
+        cwd = "/proc/self/cwd"
+        searched = [f"-I{cwd}/include", f"-I{cwd}/cuda", f"-I{cwd}/cuda/cccl"]
         words = ["--confine", landlock.__file__, *read, "--", str(work), os.devnull, "--"]
-        words += ["cubin", "source.cu", f"{here}/source.cu", "out", "--gpu-architecture=sm_90a"]
+        words += ["cubin", "source.cu", f"{cwd}/source.cu", "out", "--gpu-architecture=sm_90a"]
         return str(work), [*words, "--std=c++17", *searched, "--ptxas-options=-v", *options]
 
     def compile(
@@ -218,12 +218,12 @@ def compare(shelf: Shelf, seed: int, count: int) -> int:
             commands.append(shelf.add(text.replace("x[", "x[1 + "), *other))
     plain = shelf.compile(commands, "plain")
     order = [draw.randrange(count) for _ in range(count // 2)] + draw.sample(range(count), count)
-    found = shelf.compile([commands[number] for number in order], "precompile")
-    for number, (answer, _) in zip(order, found, strict=True):
+    results = shelf.compile([commands[number] for number in order], "precompile")
+    for number, (answer, _) in zip(order, results, strict=True):
         text = Path(commands[number][0], "source.cu").read_text()
         assert answer == plain[number][0], f"seed {seed}, {commands[number][1][-3:]}\n{text}"
     assert {answer[0] for answer, _ in plain} <= {"0", "1"}
-    return sum(used for _, used in found)
+    return sum(used for _, used in results)
 
 
 def test_the_bytes_and_messages_are_those_of_a_compile_alone(shelf):
@@ -291,7 +291,7 @@ def test_headers_are_made_for_the_second_program_where_the_first_took_long(shelf
     plain = [answer for answer, _ in shelf.compile(commands, "plain")]
     assert len({answer[2] for answer in plain}) == 3
     monkeypatch.setenv("PCH_WORTH", "0.001")
-    found = shelf.compile(commands, "precompile")
-    assert found == list(zip(plain, (0, 1, 1), strict=True))
+    results = shelf.compile(commands, "precompile")
+    assert results == list(zip(plain, (0, 1, 1), strict=True))
     monkeypatch.setenv("PCH_WORTH", "1000")
     assert [used for _, used in shelf.compile(commands, "precompile")] == [0, 0, 0]

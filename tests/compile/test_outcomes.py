@@ -78,19 +78,19 @@ def test_a_compiler_that_fails(nvcc, compile_in, tmp_path, script, status, cause
     assert reason in (tmp_path / "stage/module/nvcc_output.txt").read_text()
 
 
-@pytest.mark.parametrize("there", [None, WorkerRun("grpc://there", "w-7")])
-def test_only_a_step_on_a_worker_gives_a_compile_one(nvcc, runner, tmp_path, there) -> None:
+@pytest.mark.parametrize("is_remote", [None, WorkerRun("grpc://there", "w-7")])
+def test_only_a_step_on_a_worker_gives_a_compile_one(nvcc, runner, tmp_path, is_remote) -> None:
     class Workers:
         def run(self, command: Command) -> CompletedCommand:
-            return dataclasses.replace(runner.run(command), elsewhere=there)
+            return dataclasses.replace(runner.run(command), elsewhere=is_remote)
 
         cancel = runner.cancel
 
     (tmp_path / "stage/module").mkdir(parents=True)
     where = (str(tmp_path / "stage"), None, Workers(), StepStore())
     outcome = compile_program(make_recipe(), nvcc("exit 7"), *where)
-    assert outcome.elsewhere == there
-    assert (outcome.peak_rss == 0) == (there is not None)
+    assert outcome.elsewhere == is_remote
+    assert (outcome.peak_rss == 0) == (is_remote is not None)
 
 
 def test_a_link_whose_object_was_taken_back_is_tried_again(nvcc, runner, tmp_path):
@@ -240,11 +240,11 @@ def test_a_launcher_has_no_section_that_a_linker_may_merge_or_not(host_toolchain
     """ld merges nothing of a section that it cannot read, and says nothing: other bytes."""
     (tmp_path / "stage").mkdir()
     where = (str(tmp_path / "stage"), runner, StepStore())
-    made = compile_launcher(make_recipe(), host_toolchain, *where)
-    assert isinstance(made, bytes)
-    flags = {section.name: section.flags for section in Elf(made).sections}
+    launcher = compile_launcher(make_recipe(), host_toolchain, *where)
+    assert isinstance(launcher, bytes)
+    flags = {section.name: section.flags for section in Elf(launcher).sections}
     assert ".text" in flags
-    assert [name for name, each in flags.items() if each & SHF_MERGE] == []
+    assert [name for name, value in flags.items() if value & SHF_MERGE] == []
 
 
 SPILLING = """extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
@@ -345,11 +345,11 @@ def test_a_cubin_is_held_to_the_targets_limits_and_the_constants(constant, smem,
     arguments = {"x": "f32*[4]", **constant}
     recipe = make_recipe("kernel-nvrtc", symbol="k", arguments=arguments, out=(), grid=("1",))
     recipe = replace(recipe, archs=(replace(parse_arch("sm_80"), smem_per_block=smem),))
-    step, found = Step("device", ("nvrtc",), "program.cubin"), Findings()
+    step, findings = Step("device", ("nvrtc",), "program.cubin"), Findings()
     refusal = nullcontext() if reason is None else pytest.raises(StepError, match=reason)
     with refusal:
-        check_device_code(recipe, step, cubin.read_bytes(), "/nowhere", "", found)
-    assert bool(found.images) == (reason is None)
+        check_device_code(recipe, step, cubin.read_bytes(), "/nowhere", "", findings)
+    assert bool(findings.images) == (reason is None)
 
 
 @pytest.mark.nvcc

@@ -106,7 +106,7 @@ def test_shapes_ranges_and_integers(compile_in, tmp_path):
                          unsigned char add) {
       for (int i = 0; i < m * n; i++) out[i] = on ? half[i / 2] + add + *one : 0;
     }"""
-    made = make_recipe(
+    recipe = make_recipe(
         "cpu",
         source=source,
         symbol="fill",
@@ -121,7 +121,7 @@ def test_shapes_ranges_and_integers(compile_in, tmp_path):
             "add": "u8",
         },
     )
-    outcome = compile_in(made, make_toolchain(), tmp_path / "stage")
+    outcome = compile_in(recipe, make_toolchain(), tmp_path / "stage")
     assert outcome.status == "built", outcome.log
     fill = launch_of(tmp_path / "stage")
 
@@ -149,8 +149,8 @@ def test_shapes_ranges_and_integers(compile_in, tmp_path):
 def test_names_that_are_words_of_c(compile_in, tmp_path):
     source = 'extern "C" void double_it(float *x, int n) { while (n--) x[n] *= 2; }'
     arguments = {"arguments": {"int": "f32*[struct]", "struct": "i32"}, "out": ("int",)}
-    made = make_recipe("cpu", source=source, symbol="double_it", **arguments)
-    assert compile_in(made, make_toolchain(), tmp_path / "stage").status == "built"
+    recipe = make_recipe("cpu", source=source, symbol="double_it", **arguments)
+    assert compile_in(recipe, make_toolchain(), tmp_path / "stage").status == "built"
     x = np.ones(2, np.float32)
     launch_of(tmp_path / "stage")(x)
     assert x.tolist() == [2, 2]
@@ -158,7 +158,7 @@ def test_names_that_are_words_of_c(compile_in, tmp_path):
 
 @pytest.mark.nvcc
 @pytest.mark.parametrize(
-    ("pipeline", "symbol", "said"),
+    ("pipeline", "symbol", "message"),
     [
         ("kernel", "saxpy", r"no CUDA driver was found .*libcuda\.so\.1"),
         ("host", "saxpy", "no CUDA device can be used"),
@@ -166,11 +166,11 @@ def test_names_that_are_words_of_c(compile_in, tmp_path):
     ],
 )
 def test_it_is_built_and_loads_without_driver_and_runtime(
-    cuda_toolchain, compile_in, tmp_path, pipeline, symbol, said
+    cuda_toolchain, compile_in, tmp_path, pipeline, symbol, message
 ):
-    made = make_recipe(pipeline, smem="65536", symbol=symbol)
-    made = replace(made, source=made.source.replace("saxpy", symbol))
-    outcome = compile_in(made, cuda_toolchain, tmp_path / "stage")
+    recipe = make_recipe(pipeline, smem="65536", symbol=symbol)
+    recipe = replace(recipe, source=recipe.source.replace("saxpy", symbol))
+    outcome = compile_in(recipe, cuda_toolchain, tmp_path / "stage")
     assert outcome.status == "built", outcome.log
     assert [(image.kind, image.arch) for image in outcome.images] == [("sass", "sm_90a")]
     needs = read_needs((tmp_path / "stage/module/lib.so").read_bytes())
@@ -183,18 +183,18 @@ def test_it_is_built_and_loads_without_driver_and_runtime(
     launch = launch_of(tmp_path / "stage")
     x = np.zeros(4, np.float32)
     if not os.path.exists("/dev/nvidiactl"):
-        with pytest.raises(RuntimeError, match=said):
+        with pytest.raises(RuntimeError, match=message):
             launch(1.0, x, x)
 
 
 def test_options_say_everything_and_no_place(tmp_path):
-    made = make_recipe(flags=("-O3", "-DX=a b\nc"))
-    text = format_options(made, make_toolchain(str(tmp_path / "nvcc")))
+    recipe = make_recipe(flags=("-O3", "-DX=a b\nc"))
+    text = format_options(recipe, make_toolchain(str(tmp_path / "nvcc")))
     assert str(tmp_path) not in text
     assert "{nvcc} -cubin -gencode arch=compute_90a,code=sm_90a -ccbin {cxx}" in text
     assert "'-DX=a b'$'\\n''c'" in text
     assert text.endswith("[toolchain]\nnvcc 0 test\n")
-    assert text == format_options(made, make_toolchain(str(tmp_path / "elsewhere/nvcc")))
+    assert text == format_options(recipe, make_toolchain(str(tmp_path / "elsewhere/nvcc")))
     assert text != format_options(make_recipe(flags=("-O2",)), make_toolchain("/nvcc"))
 
 

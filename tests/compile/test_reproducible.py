@@ -67,8 +67,8 @@ FAR = "much/deeper/a place with 'quotes', \"more\" and é"
 def build(tmp_path, compile_in):
     """build(recipe, toolchain, "a/b") compiles in a tree under that directory; gives the module."""
 
-    def run(recipe, toolchain, place, time):
-        tree = tmp_path / place
+    def run(recipe, toolchain, name, time):
+        tree = tmp_path / name
         include = tree / "include" / "digest"
         (include / "project").mkdir(parents=True)
         header = HEADER if recipe.pipeline.host_code else recipes.HEADER
@@ -147,9 +147,9 @@ def chosen(request, tmp_path):
 def test_two_places_two_times_and_the_script(case, chosen, build, tmp_path):
     pipeline, changes = CASES[case]
     tools, environment = chosen(case)
-    made = with_header(make_recipe, pipeline, **changes)
-    near = build(made, tools, "a", 1_000_000_000)
-    far = build(made, tools, FAR, 1_500_000_000)
+    recipe = with_header(make_recipe, pipeline, **changes)
+    near = build(recipe, tools, "a", 1_000_000_000)
+    far = build(recipe, tools, FAR, 1_500_000_000)
     assert digest(near / "lib.so") == digest(far / "lib.so")
     assert (near / "nvcc_output.txt").read_bytes() == (far / "nvcc_output.txt").read_bytes()
     assert str(tmp_path).encode() not in (near / "lib.so").read_bytes()
@@ -171,9 +171,9 @@ def test_two_places_of_the_toolkit(case, cuda_toolchain, wheel_toolchain, build)
     if cuda_toolchain.cuda.version != wheel_toolchain.cuda.version:
         pytest.skip("the two toolkits are of two releases")
     pipeline, changes = CASES[case]
-    made = with_header(make_recipe, pipeline, **changes)
-    one = build(made, cuda_toolchain, "a", 1)
-    other = build(made, wheel_toolchain, "b", 2)
+    recipe = with_header(make_recipe, pipeline, **changes)
+    one = build(recipe, cuda_toolchain, "a", 1)
+    other = build(recipe, wheel_toolchain, "b", 2)
     assert digest(one / "lib.so") == digest(other / "lib.so")
 
 
@@ -194,13 +194,13 @@ def test_compile_sh_writes_a_library_only_where_it_is_another_than_the_recorded_
     assert (ran.returncode, ran.stderr.split()[-1]) == (0, "written")
     assert library.read_bytes() == good
 
-    for text, said in (
+    for text, expected in (
         (source.replace("++counter", "--counter"), "other bytes than the recorded lib.so"),
         ("#error no\n", "#error no"),
     ):
         (module / "source.cu").write_text(text)
         ran = run_script(module)
         assert ran.returncode != 0
-        assert said in ran.stderr
+        assert expected in ran.stderr
         assert library.read_bytes() == good
     assert sorted(os.listdir(module)) == files

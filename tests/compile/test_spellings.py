@@ -27,8 +27,8 @@ Ask = Callable[[Path, World, Sequence[str]], tuple[int, object]]
 
 
 def preprocessed(*command: str, quoted: Sequence[str] = ("-iquote",)) -> Ask:
-    def ask(directory: Path, made: World, roots: Sequence[str]) -> tuple[int, object]:
-        words = [*command, *options(made, roots, f"../real/{SYSTEM}", *quoted), "source.cu"]
+    def ask(directory: Path, world: World, roots: Sequence[str]) -> tuple[int, object]:
+        words = [*command, *options(world, roots, f"../real/{SYSTEM}", *quoted), "source.cu"]
         done = subprocess.run(words, cwd=directory, capture_output=True, text=True, check=False)
         # Where a header lies is not compared, but what is in it.
         lines = (line for line in done.stdout.splitlines() if not line.startswith("#"))
@@ -40,9 +40,9 @@ def preprocessed(*command: str, quoted: Sequence[str] = ("-iquote",)) -> Ask:
 def compiled(library: str) -> Ask:
     nvrtc = Nvrtc(library)
 
-    def ask(directory: Path, made: World, roots: Sequence[str]) -> tuple[int, object]:
+    def ask(directory: Path, world: World, roots: Sequence[str]) -> tuple[int, object]:
         source = (directory / "source.cu").read_bytes()
-        words = options(made, roots, f"../real/{SYSTEM}")
+        words = options(world, roots, f"../real/{SYSTEM}")
         with contextlib.chdir(directory):
             words += ["-arch=compute_80", "-default-device"]
             status, log, ptx = nvrtc.compile(source, "source.cu", words, ("PTX",))
@@ -51,10 +51,10 @@ def compiled(library: str) -> Ask:
     return ask
 
 
-def different(directory: Path, made: World, ask: Ask, *, quotes: bool) -> tuple[bool, str]:
+def different(directory: Path, world: World, ask: Ask, *, quotes: bool) -> tuple[bool, str]:
     """Return whether the project compiles, and how a compile of the copy differs; "" for not."""
     real, copy = directory / "real", directory / "copy"
-    made.write(real)
+    world.write(real)
     for name in ("project/kernels", "project/inc", "pkg/inc", SYSTEM):
         (real / name).mkdir(parents=True, exist_ok=True)
         (copy / name).mkdir(parents=True)
@@ -64,27 +64,29 @@ def different(directory: Path, made: World, ask: Ask, *, quotes: bool) -> tuple[
         make_root("pkg", str(real / "pkg"), "inc"),
     ]
     source = (real / "source.cu").read_bytes().decode()
-    given = "\n".join((source, *format_definitions((), [f"-D{each}" for each in made.defines])))
+    full_source = "\n".join(
+        (source, *format_definitions((), [f"-D{define}" for define in world.defines]))
+    )
     try:
-        found = closure(given, roots, outside=Outside((str(real / SYSTEM),)))
+        header_closure = closure(full_source, roots, outside=Outside((str(real / SYSTEM),)))
     except InputError as error:
         # docs/headers.md: the copy has no links.
         if '".." after a symbolic link' not in str(error):
             raise
         return False, ""
-    copy_to(copy, found)
+    copy_to(copy, header_closure)
     shutil.copyfile(real / "source.cu", copy / "source.cu")
-    wanted = ask(real, made, [root.name for root in roots])
+    wanted = ask(real, world, [root.name for root in roots])
     # An include that climbs out of a root lies deeper in the copy, and so do its roots.
-    got = ask(copy, made, [root.name for root in found.roots])
+    got = ask(copy, world, [root.name for root in header_closure.roots])
     if wanted == got:
         return wanted[0] == 0, ""
-    shown = "\n".join(f"--- {name}\n{text}" for name, text in made.files.items())
-    return True, f"{wanted}\n{got}\n{[h.name for h in found.headers]}\n{shown}"
+    shown = "\n".join(f"--- {name}\n{text}" for name, text in world.files.items())
+    return True, f"{wanted}\n{got}\n{[h.name for h in header_closure.headers]}\n{shown}"
 
 
 def tried(directory: Path, count: int, ask: Ask, label: str, *, quotes: bool = True) -> None:
-    found = []
+    failures = []
     well = 0
     for number in range(count):
         seed = f"{SEED}:{label}:{number}"
@@ -95,10 +97,10 @@ def tried(directory: Path, count: int, ask: Ask, label: str, *, quotes: bool = T
         )
         well += compiles
         if wrong:
-            found.append(f"seed {seed}, {case}\n{wrong}")
+            failures.append(f"seed {seed}, {case}\n{wrong}")
         else:
             shutil.rmtree(case)
-    assert not found, f"{len(found)} of {count} are different\n" + "\n\n".join(found[:3])
+    assert not failures, f"{len(failures)} of {count} are different\n" + "\n\n".join(failures[:3])
     assert well > count // 3
 
 

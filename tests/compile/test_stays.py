@@ -32,13 +32,13 @@ WRITES = {"flags": ("-O2", "-Xcompiler", "-fstack-usage")}
 )
 def test_a_pipeline_says_why_a_program_stays(pipeline, changes, why):
     recipe = make_recipe(pipeline, **changes)
-    said = recipe.pipeline.explain_local_only(recipe)
-    assert (said or "").startswith(why or "")
-    assert (said is None) == (why is None)
+    reason = recipe.pipeline.explain_local_only(recipe)
+    assert (reason or "").startswith(why or "")
+    assert (reason is None) == (why is None)
     if pipeline == "kernel-nvrtc":  # which is held to its headers here only
         notes = [Diagnostic("a computed include")]
-        said = recipe.pipeline.explain_local_only(recipe, notes) or ""
-        assert "its includes are not known" in said
+        reason = recipe.pipeline.explain_local_only(recipe, notes) or ""
+        assert "its includes are not known" in reason
 
 
 def test_objects_are_compiled_elsewhere_and_linked_here():
@@ -54,10 +54,10 @@ def test_objects_are_compiled_elsewhere_and_linked_here():
 def test_what_nvrtc_compiles_has_clangs_words_alone():
     tools = make_toolchain()
     tools.nvrtc = SimpleNamespace(include_dir="/wheels/cu13/include", command=("python",))
-    made = make_recipe("kernel-nvrtc", flags=("--use_fast_math", "-U", "X", "-include", "a.h"))
+    recipe = make_recipe("kernel-nvrtc", flags=("--use_fast_math", "-U", "X", "-include", "a.h"))
     with pytest.raises(ValueError, match="has no command"):
-        make_compile_command(made, tools, "/cache/source.cu", {})
-    words = make_clang_command(made, tools, "/cache/source.cu", {})
+        make_compile_command(recipe, tools, "/cache/source.cu", {})
+    words = make_clang_command(recipe, tools, "/cache/source.cu", {})
     assert "--cuda-path=/wheels/cu13" in words
     assert words[-6:] == ("-U", "X", "-include", "a.h", "-fsyntax-only", "/cache/source.cu")
     assert "--use_fast_math" not in words

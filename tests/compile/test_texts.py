@@ -62,14 +62,14 @@ class TestLauncher:
         one = make_recipe(constants={"block": 64})
         other = make_recipe(constants={"block": 128}, smem="4096")
         assert format_launcher(one) == format_launcher(other)
-        assert len({format_program_source(each, "program.cubin") for each in (one, other)}) == 2
+        assert len({format_program_source(recipe, "program.cubin") for recipe in (one, other)}) == 2
 
     @pytest.mark.parametrize("pipeline", ["kernel", "host", "cpu"])
     def test_no_table_of_it_is_written_to_by_the_loader(self, pipeline, tmp_path):
         """Each pointer in one would be 24 bytes of the file, and its page a process's own."""
         arguments = {"x": "f32*[n * 2, 3]", "y": "f32*[n]", "n": "i32", "on": "bool"}
-        made = make_recipe(pipeline, arguments=arguments)
-        (tmp_path / "launcher.c").write_text(format_launcher(made))
+        recipe = make_recipe(pipeline, arguments=arguments)
+        (tmp_path / "launcher.c").write_text(format_launcher(recipe))
         argv = collect_tools(make_toolchain()).fill_placeholders(LAUNCHER_STEP.argv)
         subprocess.run(argv, cwd=tmp_path, check=True)
         sections = Elf((tmp_path / "launcher.o").read_bytes()).sections
@@ -100,10 +100,10 @@ class TestScrub:
 
 class TestStore:
     def test_made_once_by_many_threads(self, tmp_path):
-        store, made = StepStore(str(tmp_path / "s")), []
+        store, calls = StepStore(str(tmp_path / "s")), []
 
         def make() -> bytes:
-            made.append(1)
+            calls.append(1)
             return b"object"
 
         threads = [threading.Thread(target=store.get_or_make, args=("k", make)) for _ in range(8)]
@@ -111,7 +111,7 @@ class TestStore:
             thread.start()
         for thread in threads:
             thread.join()
-        assert made == [1]
+        assert calls == [1]
         assert StepStore(str(tmp_path / "s")).get_or_make("k", lambda: b"other") == b"object"
 
     @pytest.mark.parametrize("damage", [b"", b"torn", None])

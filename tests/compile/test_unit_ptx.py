@@ -35,7 +35,7 @@ def ptx(names: tuple[str, ...], more: str = "") -> bytes:
 
 
 def recipe(number: int, *, with_ptx: bool = False) -> Recipe:
-    unit = tuple(f"k<{each}>" for each in range(3))
+    unit = tuple(f"k<{index}>" for index in range(3))
     return replace(make_recipe("kernel"), symbol=unit[number], unit=unit, ptx=with_ptx)
 
 
@@ -44,23 +44,23 @@ NAMES = ("scale_1", "scale_12", "scale_2")
 
 @pytest.mark.parametrize("number", range(3))
 def test_the_other_kernels_are_left_out(number: int) -> None:
-    whole = ptx(NAMES)
-    kernels = find_entries(whole)
+    unit_ptx = ptx(NAMES)
+    kernels = find_entries(unit_ptx)
     assert [name for name, _, _ in kernels] == [*NAMES, *NAMES]  # declared, then defined
-    left = extract_kernel(recipe(number), whole, kernels).decode()
+    kernel_ptx = extract_kernel(recipe(number), unit_ptx, kernels).decode()
     own = NAMES[number]
-    assert DECLARED.format(own) in left
-    assert DEFINED.format(own, more="").split("\n", 1)[1] in left
-    assert left.count(".entry") == 2
-    assert left.count("tilus_kernel_") == 3  # what names the kernels is taken out as before
+    assert DECLARED.format(own) in kernel_ptx
+    assert DEFINED.format(own, more="").split("\n", 1)[1] in kernel_ptx
+    assert kernel_ptx.count(".entry") == 2
+    assert kernel_ptx.count("tilus_kernel_") == 3  # what names the kernels is taken out as before
 
 
 def test_all_is_left_where_something_else_names_a_kernel_or_the_ptx_is_a_product() -> None:
-    whole = ptx(NAMES) + b".global .u64 table[1] = {scale_1};\n"
-    assert extract_kernel(recipe(1), whole, find_entries(whole)) == whole
-    assert extract_kernel(recipe(0), whole, find_entries(whole)) != whole
-    whole = ptx(NAMES)
-    assert extract_kernel(recipe(0, with_ptx=True), whole, find_entries(whole)) == whole
+    unit_ptx = ptx(NAMES) + b".global .u64 table[1] = {scale_1};\n"
+    assert extract_kernel(recipe(1), unit_ptx, find_entries(unit_ptx)) == unit_ptx
+    assert extract_kernel(recipe(0), unit_ptx, find_entries(unit_ptx)) != unit_ptx
+    unit_ptx = ptx(NAMES)
+    assert extract_kernel(recipe(0, with_ptx=True), unit_ptx, find_entries(unit_ptx)) == unit_ptx
     assert find_entries(ptx(NAMES, more="\t.loc\t1 3 5\n")) == []
 
 

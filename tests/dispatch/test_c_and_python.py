@@ -126,7 +126,7 @@ def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     script = described(copied.paths("modelled")[0], chance)
     read = read_dispatch_table(script).tables
-    there = list_available_programs(script)
+    programs = list_available_programs(script)
     refused = dict.fromkeys(chance.sample(range(4), chance.choice([0, 1, 2])), "wrong")
     for name, text in write_dispatcher_sources(script, read, refused).items():
         (tmp_path / name).write_text(text)
@@ -136,14 +136,14 @@ def test_alike(copied: Marks, tmp_path: Path, seed: int) -> None:
     for function in (library.modelled_select, library.modelled_source):
         function.argtypes = [ctypes.c_int64] * 3
     library.modelled_source.restype = ctypes.c_char_p
-    chooser = Chooser(script, read[0], there, refused)
+    chooser = Chooser(script, read[0], programs, refused)
     for _ in range(1000):
         sizes = [size(chance) for _ in KEYS]
-        found = library.modelled_select(*sizes), library.modelled_source(*sizes)
+        c_choice = library.modelled_select(*sizes), library.modelled_source(*sizes)
         try:
             program, source, *_ = chooser.choose_program(dict(zip(KEYS, sizes, strict=True)))
         except LoadError:  # a rule names a refused program, or no program serves the sizes
-            assert found == (-1, None), sizes
+            assert c_choice == (-1, None), sizes
             continue
         assert program not in refused
-        assert found == (program, source.encode()), sizes
+        assert c_choice == (program, source.encode()), sizes

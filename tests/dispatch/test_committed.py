@@ -67,9 +67,9 @@ def test_what_was_measured_here_is_chosen_in_another_checkout(declared, tmp_path
     """Given a tuned project, when its choices are exported, then a checkout that has never been
     tuned, whose programs are others, chooses the same schedules, and so does its package."""
     measure(declared, 50, 3)
-    said = declared.run("dispatch", "export", "mark").out
+    output = declared.run("dispatch", "export", "mark").out
     head, line = (declared.directory / FILE).read_text().splitlines()
-    assert said == f"new: {line}\n{FILE}: 1 row, 1 new, 0 changed\n"
+    assert output == f"new: {line}\n{FILE}: 1 row, 1 new, 0 changed\n"
     assert head == HEAD
     program = declared.script("mark").programs[3]
     assert line == row(50, 3, seconds=1.235e-05, program=program)
@@ -80,11 +80,11 @@ def test_what_was_measured_here_is_chosen_in_another_checkout(declared, tmp_path
     assert other.programs.keys().isdisjoint(declared.programs)
     other.run("package", "--format", "dir", "-o", "dist")
     (package,) = (other.directory / "dist").iterdir()
-    for place in (other.cache, package):
-        kernel = load("mark", where=str(place))
-        found = kernel.select(n=64)
-        assert (found.program, found.source) == (3, "measured")
-        assert found.why == f"measured at n = 50 ({FILE})"
+    for directory in (other.cache, package):
+        kernel = load("mark", where=str(directory))
+        choice = kernel.select(n=64)
+        assert (choice.program, choice.source) == (3, "measured")
+        assert choice.why == f"measured at n = 50 ({FILE})"
         assert f"source: nearest: nothing is measured for n = 100; n = 50 ({FILE}) is nearest" in (
             kernel.explain(n=100)
         )
@@ -151,22 +151,22 @@ def test_rows_without_a_program_are_counted_in_one_warning(declared: Marks) -> N
     """Rows of other targets and constants are not: they are for other builds."""
     others = row(64, 9, target="gone"), row(64, 9, params={"dtype": "f16"})
     write(declared, row(64, 9), row(96, 3), row(128, 2), *others)
-    said = declared.run("build").err
-    assert said.count("warning") == 1
-    assert f"warning: mark cpu: 1 of 3 rows of {FILE} serve nothing: n=64 (the space has" in said
-    assert "`tilusbuild tune mark`, `tilusbuild dispatch export mark`" in said
+    stderr = declared.run("build").err
+    assert stderr.count("warning") == 1
+    assert f"warning: mark cpu: 1 of 3 rows of {FILE} serve nothing: n=64 (the space has" in stderr
+    assert "`tilusbuild tune mark`, `tilusbuild dispatch export mark`" in stderr
 
     declared.edit("mark.cu.j2", "{{ variant }}", "{{ variant if variant != 3 else 'no' }}")
     declared.run("build")
     # With a name, since the record of the build before would answer the same words again.
-    said = declared.run("build", "mark").err
-    assert f"2 of 3 rows of {FILE} serve nothing: n=64 (" in said
-    assert "), n=96 (its program is failed)" in said
+    stderr = declared.run("build", "mark").err
+    assert f"2 of 3 rows of {FILE} serve nothing: n=64 (" in stderr
+    assert "), n=96 (its program is failed)" in stderr
     assert chosen(declared, 96) == (2, "nearest")
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ([""], "1:1: error: not measurements of mark: "),
         (["[]"], "1:1: error: not measurements of mark: this version of tilusbuild reads schema 1"),
@@ -180,10 +180,10 @@ def test_rows_without_a_program_are_counted_in_one_warning(declared: Marks) -> N
         ([HEAD, row(1, 1), row(1, 2)], "3:1: error: another row has the same instance"),
     ],
 )
-def test_a_mistake_in_the_file_is_shown_at_its_line(declared, lines, said) -> None:
+def test_a_mistake_in_the_file_is_shown_at_its_line(declared, lines, message) -> None:
     declared.write(FILE, "".join(f"{line}\n" for line in lines))
     err = declared.run("plan", status=2).err
-    assert err.startswith(f"{FILE}:{said}")
+    assert err.startswith(f"{FILE}:{message}")
     assert len(err.splitlines()) == 4, "the line, the place in it, what would be right"
 
 
@@ -208,8 +208,8 @@ def test_an_export_replaces_what_its_buckets_had_and_nothing_else(declared: Mark
     assert sorted(text.splitlines()[1:]) == sorted(
         [row(60, 2, seconds=1.235e-05, program=declared.script("mark").programs[2]), *other]
     )
-    said = declared.run("dispatch", "export", "mark").out
-    assert said == f"{FILE}: 4 rows, 0 new, 0 changed\n"
+    output = declared.run("dispatch", "export", "mark").out
+    assert output == f"{FILE}: 4 rows, 0 new, 0 changed\n"
     assert declared.run("dispatch", "export", "mark", "--json").events == [
         {"event": "summary", "rows": 4, "new": 0, "changed": 0}
     ]
@@ -217,9 +217,9 @@ def test_an_export_replaces_what_its_buckets_had_and_nothing_else(declared: Mark
 
 def test_an_export_needs_a_name(declared: Marks) -> None:
     declared.edit("tilus.toml", f'measured = "{FILE}"\n', "")
-    said = declared.run("dispatch", "export", "mark", status=2).err
-    assert "mark names no file for its measurements" in said
-    assert '`measured = "tuned/mark.jsonl"` in [script.mark.dispatch]' in said
+    stderr = declared.run("dispatch", "export", "mark", status=2).err
+    assert "mark names no file for its measurements" in stderr
+    assert '`measured = "tuned/mark.jsonl"` in [script.mark.dispatch]' in stderr
 
 
 def test_shards_agree_and_the_cache_that_joins_them_has_the_rows(
@@ -231,9 +231,9 @@ def test_shards_agree_and_the_cache_that_joins_them_has_the_rows(
     sharing = replace(declared, before=words)
     for shard in ("1/2", "2/2"):
         sharing.run("build", "--shard", shard, "--cache-dir", str(tmp_path / shard[0]))
-    whole = str(tmp_path / "whole")
-    assert "4 fetched" in sharing.run("build", "--cache-dir", whole).err
-    assert load("mark", where=whole).select(n=64).program == 3
+    cache = str(tmp_path / "whole")
+    assert "4 fetched" in sharing.run("build", "--cache-dir", cache).err
+    assert load("mark", where=cache).select(n=64).program == 3
 
 
 def test_a_build_with_rows_does_not_import_numpy(declared: Marks) -> None:

@@ -119,7 +119,7 @@ def selections(
     select, source = (getattr(opened, f"{name}_{what}") for what in ("select", "source"))
     select.argtypes = source.argtypes = [ctypes.c_int64] * len(sizes[0])
     source.restype = ctypes.c_char_p
-    return [(select(*each), source(*each).decode()) for each in sizes]
+    return [(select(*values), source(*values).decode()) for values in sizes]
 
 
 def test_it_follows_the_tables_of_its_device(copied, refreshed, tmp_path) -> None:

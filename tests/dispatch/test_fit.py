@@ -204,8 +204,8 @@ def measure(project: Marks, times: Callable[[int], list[float]]) -> None:
     append_rows(Tree(str(project.cache)), "mark", rows)
 
 
-def choices(place: Path, *sizes: int) -> list[tuple[int, str]]:
-    kernel = load("mark", where=str(place))
+def choices(directory: Path, *sizes: int) -> list[tuple[int, str]]:
+    kernel = load("mark", where=str(directory))
     return [kernel.select(n=n)[:2] for n in sizes]
 
 
@@ -335,12 +335,12 @@ def test_a_mistake_in_a_cost_is_shown_at_its_line(measured: Marks) -> None:
 
 
 def test_mistakes_are_told(copied: Marks) -> None:
-    said = copied.run("dispatch", "fit", "mark", status=2).err
-    assert '`measured = "tuned/mark.jsonl"` in [script.mark.dispatch]' in said
+    stderr = copied.run("dispatch", "fit", "mark", status=2).err
+    assert '`measured = "tuned/mark.jsonl"` in [script.mark.dispatch]' in stderr
     copied.edit("tilus.toml", "\ntable", f'\nmeasured = "{FILE}"\ntable')
     copied.run("build")
     assert "nothing is measured for mark cpu" in copied.run("dispatch", "fit", "mark", status=2).err
     assert "--within" in copied.run("dispatch", "fit", "mark", "--within", "0.5", status=2).err
-    said = copied.run("package", "--fitted", status=1).err
-    assert "--fitted: mark cpu has no fitted programs" in said
-    assert "`tilusbuild dispatch fit mark`" in said
+    stderr = copied.run("package", "--fitted", status=1).err
+    assert "--fitted: mark cpu has no fitted programs" in stderr
+    assert "`tilusbuild dispatch fit mark`" in stderr

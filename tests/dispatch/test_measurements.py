@@ -205,8 +205,8 @@ def publish(copied: Marks) -> Callable[..., Script]:
         script, device = copied.script("mark"), Device("cpu", 0, "here", "cpu", 0)
         cache = Tree(script.root)
         publisher = TuningPublisher(cache, script, device, "", CommittedRows())
-        for each in decisions:
-            publisher.add_decision(each.case.sizes, each)
+        for decision in decisions:
+            publisher.add_decision(decision.case.sizes, decision)
         return script
 
     return make

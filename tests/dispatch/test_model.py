@@ -36,9 +36,9 @@ METAS = [meta(32), meta(255), meta(32, "pruned")]
 def test_resources_are_what_the_compiler_said_and_the_occupancy_of_it() -> None:
     names = ("registers", "threads", "blocks_per_sm", "occupancy")
     source = " + ".join(f"resources.{name}" for name in names)
-    found = parse_model(source, instance({}), ("m",), SCHEDULES, METAS)
-    assert found is not None
-    columns = found[1]
+    model = parse_model(source, instance({}), ("m",), SCHEDULES, METAS)
+    assert model is not None
+    columns = model[1]
     assert columns["resources.registers"] == [32, 255, None]
     assert columns["resources.threads"] == [128, 128, None]
     assert columns["resources.blocks_per_sm"] == [16, 2, None]
@@ -47,18 +47,18 @@ def test_resources_are_what_the_compiler_said_and_the_occupancy_of_it() -> None:
 
 def test_a_declared_model_reads_columns_facts_and_constants() -> None:
     source = "cdiv(m, tile) * q / facts.sms + resources.registers"
-    found = parse_model(source, instance({"sms": 4}), ("m",), SCHEDULES, METAS)
-    assert found is not None
-    cost, columns = found
+    model = parse_model(source, instance({"sms": 4}), ("m",), SCHEDULES, METAS)
+    assert model is not None
+    cost, columns = model
     assert sorted(columns) == ["resources.registers", "tile"]
     values = {name: column[0] for name, column in columns.items()}
     assert cost.evaluate({"m": 64, **values}) == 2 * 2 / 4 + 32
 
 
 def test_a_cpu_has_no_resources() -> None:
-    here = instance({}, "cpu")
-    assert parse_model("resources.registers", here, ("m",), SCHEDULES, METAS) is None
-    assert parse_model("tile - m", here, ("m",), SCHEDULES, METAS) is not None
+    cpu_instance = instance({}, "cpu")
+    assert parse_model("resources.registers", cpu_instance, ("m",), SCHEDULES, METAS) is None
+    assert parse_model("tile - m", cpu_instance, ("m",), SCHEDULES, METAS) is not None
 
 
 def test_what_a_model_cannot_know_is_an_error() -> None:

@@ -65,12 +65,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     run(home, home, "tilusbuild init kernels")
     # A script whose last tensor is an output, which that project's is not alone.
-    made = home / "kernels"
-    (made / "kernels/scale.cu.j2").write_text(scale.TEMPLATE.replace("{{ unroll }}", "1"))
+    kernel_project = home / "kernels"
+    (kernel_project / "kernels/scale.cu.j2").write_text(scale.TEMPLATE.replace("{{ unroll }}", "1"))
     script = (
         scale.script(schedules=1).replace('targets = ["cpu"]', "").split("[script.scale.space]")
     )
-    with (made / "tilus.toml").open("a") as manifest:
+    with (kernel_project / "tilus.toml").open("a") as manifest:
         manifest.write(f"\n{script[0]}")
     library = PAGE.parents[1] / "tests" / "binary" / "data" / "library.so"
     kernel = home / ".tilelang/cache/0.1.15/linux-x86_64/kernels" / ("c3" * 32)
@@ -87,10 +87,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"hidet/ops/cuda_space_0/mm/{'0b' * 8}": ("lib.so", "nvcc_log.txt", "summary.txt"),
         "hidet/onnx": ("model.onnx",),
     }
-    for place, names in files.items():
-        (documented / place).mkdir(parents=True)
+    for folder, names in files.items():
+        (documented / folder).mkdir(parents=True)
         for name in names:
-            (documented / place / name).write_bytes(library.read_bytes())
+            (documented / folder / name).write_bytes(library.read_bytes())
     return home / "kernels"
 
 
@@ -98,9 +98,11 @@ def run(home: Path, directory: Path, command: str) -> None:
     """A command line: ours at once, others by bash, with this environment's programs."""
     if re.fullmatch(r"(?:[A-Z_]+=\S+ )?tilusbuild [^&|*$;<>]*", command):
         words = [re.sub("^~", str(home), word) for word in shlex.split(command)]
-        at = words.index("tilusbuild")
-        variables = dict(word.split("=") for word in words[:at])
-        command_line.run(directory, *words[at + 1 :], environment={"HOME": str(home), **variables})
+        index = words.index("tilusbuild")
+        variables = dict(word.split("=") for word in words[:index])
+        command_line.run(
+            directory, *words[index + 1 :], environment={"HOME": str(home), **variables}
+        )
         return
     programs = os.path.dirname(sys.executable)
     environment = {"HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}"}
@@ -109,39 +111,39 @@ def run(home: Path, directory: Path, command: str) -> None:
 
 def test_there_are_rows_for_each_system() -> None:
     assert len(ROWS) > 85
-    assert len({there for there, _ in ROWS}) == len(ROWS)
+    assert len({original for original, _ in ROWS}) == len(ROWS)
 
 
-def kind(here: str) -> str:
-    if re.match(r'("[\w, ]+"|\w+) = [\[{]', here):
+def kind(text: str) -> str:
+    if re.match(r'("[\w, ]+"|\w+) = [\[{]', text):
         return "manifest"
     try:
-        ast.parse(here)
+        ast.parse(text)
     except SyntaxError:
         return "shell"
     return "python"
 
 
 @pytest.mark.parametrize(
-    "here",
+    "command",
     [
-        pytest.param(here, id=f"{n}", marks=[pytest.mark.nvcc] if "sm_" in here else [])
-        for n, (_, here) in enumerate(ROWS)
-        if kind(here) == "shell"
+        pytest.param(command, id=f"{n}", marks=[pytest.mark.nvcc] if "sm_" in command else [])
+        for n, (_, command) in enumerate(ROWS)
+        if kind(command) == "shell"
     ],
 )
-def test_the_command_of_a_row_runs(here: str, project: Path) -> None:
+def test_the_command_of_a_row_runs(command: str, project: Path) -> None:
     home = project.parent
     run(home, project, "tilusbuild build -q --target cpu")
-    if "dispatch" in here:
+    if "dispatch" in command:
         run(home, project, "tilusbuild tune axpby -q --target cpu --size n=1000 --budget 20")
-    if "install" in here:
+    if "install" in command:
         run(home, project, "tilusbuild package -q --as-built --format tar.zst -o carried")
-    run(home, project, here)
+    run(home, project, command)
 
 
 def test_the_python_of_each_row_runs(project: Path) -> None:
-    rows = [here for _, here in ROWS if kind(here) == "python"]
+    rows = [replacement for _, replacement in ROWS if kind(replacement) == "python"]
     home = {"HOME": str(project.parent)}
     assert run_python(CODE, *rows, cwd=project, environment=home).stdout == ""
 
@@ -149,7 +151,9 @@ def test_the_python_of_each_row_runs(project: Path) -> None:
 def test_the_manifest_of_each_row_loads(project: Path) -> None:
     manifest = (project / "tilus.toml").read_text()
     assert "[script.axpby.space]" in manifest
-    for here in (here for _, here in ROWS if kind(here) == "manifest"):
-        changed = re.sub(r"(\[script\.axpby\.space\].*\n)", rf"\1{here}\n", manifest, count=1)
+    for replacement in (replacement for _, replacement in ROWS if kind(replacement) == "manifest"):
+        changed = re.sub(
+            r"(\[script\.axpby\.space\].*\n)", rf"\1{replacement}\n", manifest, count=1
+        )
         (project / "other.toml").write_text(changed)
         load_manifest(str(project / "other.toml"))

@@ -60,8 +60,8 @@ def named_sources(text: str) -> Iterator[str]:
     ours. A file name in capitals is a placeholder. In a table row that begins with a directory,
     the names of files are relative to it.
     """
-    ours = {p.name for p in (ROOT / "tilusbuild").iterdir() if p.is_dir()}
-    ours |= {"tilusbuild", "tests", "scripts", "benchmarks"}
+    roots = {p.name for p in (ROOT / "tilusbuild").iterdir() if p.is_dir()}
+    roots |= {"tilusbuild", "tests", "scripts", "benchmarks"}
     for line in text.splitlines():
         row = re.match(r"\| ((?:`\w+/`(?:, )?)+) \|.*\| (.*) \|$", line)
         if row is not None:
@@ -71,7 +71,7 @@ def named_sources(text: str) -> Iterator[str]:
                     yield f"{directories[0]}{file}"
             continue
         for tick, path in re.findall(r"(`?)(?<![\w./-])((?:[\w.-]+/)+\w+\.(?:py|c))\b", line):
-            if (tick or path.split("/")[0] in ours) and not Path(path).stem.isupper():
+            if (tick or path.split("/")[0] in roots) and not Path(path).stem.isupper():
                 yield path
 
 
@@ -182,7 +182,7 @@ def test_the_page_of_a_librarys_interface_is_true(tmp_path: Path) -> None:
 
 def test_the_page_of_settings_has_each_and_its_example_runs(tmp_path: Path) -> None:
     page = ROOT / "docs" / "settings.md"
-    settings = [each.name for each in fields(Settings)]
+    settings = [field.name for field in fields(Settings)]
     missing = [
         name for name in settings if format_variable(name.replace("_", "-")) not in page.read_text()
     ]

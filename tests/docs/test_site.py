@@ -27,11 +27,11 @@ class Page(HTMLParser):
         super().__init__()
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = dict(attributes)
-        self.ids |= {given.get("id") or ""}
-        if tag in _LOADED and (address := given.get(_LOADED[tag])):
+        value_by_name = dict(attributes)
+        self.ids |= {value_by_name.get("id") or ""}
+        if tag in _LOADED and (address := value_by_name.get(_LOADED[tag])):
             self.loaded.append(address)
-        if tag == "a" and (address := given.get("href")):
+        if tag == "a" and (address := value_by_name.get("href")):
             self.links.append(address)
 
 
@@ -41,19 +41,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("sphinx", "furo", "myst_parser"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"needs {name}, of tilusbuild[site]: `make site` installs it")
-    made = tmp_path_factory.mktemp("site")
+    directory = tmp_path_factory.mktemp("site")
     words = ("-q", "-W", "--keep-going", "-d", str(tmp_path_factory.mktemp("doctrees")))
-    run_to_end([sys.executable, "-m", "sphinx", *words, str(DOCS), str(made)])
-    return made
+    run_to_end([sys.executable, "-m", "sphinx", *words, str(DOCS), str(directory)])
+    return directory
 
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[Path, Page]:
-    found = {}
+    page_by_path = {}
     for path in site.rglob("*.html"):
-        found[path] = Page()
-        found[path].feed(path.read_text())
-    return found
+        page_by_path[path] = Page()
+        page_by_path[path].feed(path.read_text())
+    return page_by_path
 
 
 def test_no_link_is_broken(pages: dict[Path, Page], site: Path) -> None:
@@ -65,10 +65,10 @@ def test_no_link_is_broken(pages: dict[Path, Page], site: Path) -> None:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             known = pages.get(target)
-            there = target.is_file() and target.is_relative_to(site)
+            exists = target.is_file() and target.is_relative_to(site)
             # Of `#` alone, and of a script's own anchors, nothing is on the page as it is written.
             anchored = not parts.fragment or known is None or parts.fragment in known.ids
-            if not there or not anchored:
+            if not exists or not anchored:
                 broken.append((str(path.relative_to(site)), link))
     assert not broken
 

@@ -74,8 +74,8 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
     with path.open("rb") as file:
         for token in tokenize.tokenize(file.readline):
             kind = tokenize.tok_name[token.type]
-            if kind in LITERALS and (found := TEXT.search(token.string)):
-                yield token.start[0] + token.string[: found.start()].count("\n"), found[0]
+            if kind in LITERALS and (match := TEXT.search(token.string)):
+                yield token.start[0] + token.string[: match.start()].count("\n"), match[0]
             elif kind == "NAME" and NAME.search(token.string):
                 yield token.start[0], token.string
 
@@ -115,7 +115,7 @@ def python_strings(path: Path) -> Iterator[str]:
 def docstrings() -> Iterator[str]:
     for thing in (getattr(tilusbuild, name) for name in tilusbuild.__all__):
         members = [value for name, value in vars(thing).items() if not name.startswith("_")]
-        yield from (inspect.getdoc(each) or "" for each in [thing, *members])
+        yield from (inspect.getdoc(item) or "" for item in [thing, *members])
 
 
 def phrases(*texts: str) -> list[str]:
@@ -134,14 +134,14 @@ def test_a_word_is_found(text: str, is_found: bool) -> None:
 
 
 def test_code() -> None:
-    found = [f"{path}:{line}: {word}" for path in SOURCES for line, word in texts(path)]
-    assert found == []
+    locations = [f"{path}:{line}: {word}" for path in SOURCES for line, word in texts(path)]
+    assert locations == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages(path: Path) -> None:
     text = path.read_text().partition(SECTION)[0]
-    assert [found[0] for found in TEXT.finditer(text)] == []
+    assert [match[0] for match in TEXT.finditer(text)] == []
 
 
 FOUND = (
@@ -173,5 +173,5 @@ def test_prose_is_plain(path: Path) -> None:
 
 
 def test_messages_and_public_docstrings_are_plain() -> None:
-    assert [(path, found) for path in CODE if (found := phrases(*strings(path)))] == []
+    assert [(path, matches) for path in CODE if (matches := phrases(*strings(path)))] == []
     assert phrases(*docstrings()) == []

@@ -35,8 +35,8 @@ __global__ void scale(const float *x, float *y, int n) {
 def compiles(project: Project) -> int:
     """How often a build compiled the source for an architecture."""
     ended = [e for e in project.run("build", "--json", "-v").events if e["event"] == "finished"]
-    assert all(each["status"] == "built" for each in ended)
-    return sum("/cwd/source.cu" in command for each in ended for command in each["commands"])
+    assert all(event["status"] == "built" for event in ended)
+    return sum("/cwd/source.cu" in command for event in ended for command in event["commands"])
 
 
 def make_project(directory: Path, compiler: str = "nvcc", kernel: str = "scale") -> Project:

@@ -52,14 +52,14 @@ def test_they_are_read_off_the_tensors(built: Project) -> None:
     x = np.arange(60, dtype=np.float32).reshape(6, 10)
     bias, calls = np.array([10, 20, 30], np.float32), ctypes.c_int(0)
     into = np.zeros((3, 8), np.float32)
-    for given in (x[:3, :4], x[::2, 1:9:2], x.T[:3, :4], x[5:2:-1, :4]):
+    for view in (x[:3, :4], x[::2, 1:9:2], x.T[:3, :4], x[5:2:-1, :4]):
         for state in (None, ctypes.addressof(calls), ctypes.c_void_p(ctypes.addressof(calls))):
             into[:] = -1
-            scale(state, None, given, into[:, :4])
-            np.testing.assert_array_equal(into[:, :4], 2 * given)
+            scale(state, None, view, into[:, :4])
+            np.testing.assert_array_equal(into[:, :4], 2 * view)
             assert (into[:, 4:] == -1).all()
-            scale(state, bias, given, into[:, :4])
-            np.testing.assert_array_equal(into[:, :4], 2 * given + bias[:, None])
+            scale(state, bias, view, into[:, :4])
+            np.testing.assert_array_equal(into[:, :4], 2 * view + bias[:, None])
     assert calls.value == 4 * 2 * 2
     np.testing.assert_array_equal(scale(None, None, x), 2 * x)
     np.testing.assert_array_equal(scale(state=None, bias=None, x=x[:, :1]), 2 * x[:, :1])
@@ -76,7 +76,7 @@ def test_a_tensor_without_elements_has_any_strides(built: Project) -> None:
 def test_what_is_wrong_is_told(built: Project) -> None:
     scale = tilusbuild.load("scale", where=str(built.cache))
     x, y = np.ones((3, 4), np.float32), np.zeros((3, 4), np.float32)
-    for arguments, said in (
+    for arguments, words in (
         ((2.5, None, x, y), ["state", "void*", "float 2.5", "an address as an int, or None"]),
         ((None, x, x, y), ["bias", "f32*[m]", "(3, 4)"]),
         ((None, np.ones(2, np.float32), x, y), ["x", "m = 2", 'from "bias"', "(3, 4)"]),
@@ -85,7 +85,7 @@ def test_what_is_wrong_is_told(built: Project) -> None:
     ):
         with pytest.raises((TypeError, ValueError)) as caught:
             scale(*arguments)
-        for word in said:
+        for word in words:
             assert word in str(caught.value), (word, str(caught.value))
 
 

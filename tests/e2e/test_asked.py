@@ -108,8 +108,8 @@ template <int K> __global__ void k(float *x) { *x *= table[threadIdx.x % 2] + K;
 
 
 def products(project: Project) -> dict[str, bytes]:
-    found = (project.directory / ".cache/programs").rglob("module/*")
-    return {str(path): path.read_bytes() for path in found if path.suffix in (".so", ".o")}
+    paths = (project.directory / ".cache/programs").rglob("module/*")
+    return {str(path): path.read_bytes() for path in paths if path.suffix in (".so", ".o")}
 
 
 @pytest.mark.parametrize(

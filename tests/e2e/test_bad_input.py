@@ -22,7 +22,7 @@ def refused(project: Project):
     return run
 
 
-def place(project, text):
+def locate_text(project, text):
     """The line and column at which a text first stands in the manifest, as messages have it."""
     before = (project.directory / "tilus.toml").read_text(encoding="utf-8").partition(text)[0]
     return f"tilus.toml:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}: "
@@ -53,16 +53,16 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_the_manifest(project: Project, refused, mistake):
-    old, new, at, words = MISTAKES[mistake]
+    old, new, text, words = MISTAKES[mistake]
     project.edit("tilus.toml", old, new)
-    said = refused()
+    stderr = refused()
     for word in words:
-        assert word in said, said
-    if at:
-        line = place(project, at).split(":")[1]
-        assert f"tilus.toml:{line}:" in said, said
+        assert word in stderr, stderr
+    if text:
+        line = locate_text(project, text).split(":")[1]
+        assert f"tilus.toml:{line}:" in stderr, stderr
     else:
-        assert "tilus.toml:" in said
+        assert "tilus.toml:" in stderr
 
 
 # ---- the machine and the command line ------------------------------------------------------------
@@ -72,9 +72,9 @@ def test_an_arch_that_the_toolkit_does_not_know(project: Project, refused, fake_
     project.environment |= fake_cuda.environment
     project.edit("tilus.toml", 'targets = ["cpu"]', 'targets = ["gpu"]')
     project.edit("tilus.toml", '"sm_80"', '"sm_70"')
-    said = refused()
-    assert place(project, '"sm_70"') in said
-    assert "sm_75" in said, "which it does know"
+    stderr = refused()
+    assert locate_text(project, '"sm_70"') in stderr
+    assert "sm_75" in stderr, "which it does know"
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ def built(project: Project) -> Project:
 
 
 def test_a_directory_that_is_no_cache_is_refused(tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    (place / "v").mkdir(parents=True)
-    (place / "CACHEDIR.TAG").write_text(f"{TAG}# created by pytest\n")
+    directory = tmp_path / "place"
+    (directory / "v").mkdir(parents=True)
+    (directory / "CACHEDIR.TAG").write_text(f"{TAG}# created by pytest\n")
     before = snapshot(tmp_path)
     words = ("cache", "export", "o", "--layout", "tilus", "--cache-dir")
-    ran = run(tmp_path, *words, place, status=2)
+    ran = run(tmp_path, *words, directory, status=2)
     assert "is not a cache of tilusbuild" in ran.err
     assert snapshot(tmp_path) == before
 
@@ -39,13 +39,13 @@ def test_an_export_makes_no_cache_where_none_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["ls", "gc"])
-@pytest.mark.parametrize("made", [False, True])
-def test_a_directory_that_is_named_must_be_one(tmp_path: Path, verb: str, made: bool) -> None:
-    if made:
+@pytest.mark.parametrize("kind", [False, True])
+def test_a_directory_that_is_named_must_be_one(tmp_path: Path, verb: str, kind: bool) -> None:
+    if kind:
         (tmp_path / "nope").mkdir()
     before = snapshot(tmp_path)
     ran = run(tmp_path, "cache", verb, "./nope", status=2)
-    assert f"./nope is not a cache: it {'is empty' if made else 'does not exist'}" in ran.err
+    assert f"./nope is not a cache: it {'is empty' if kind else 'does not exist'}" in ran.err
     assert snapshot(tmp_path) == before
 
 

@@ -13,13 +13,13 @@ from support.project import NewProject, Project
 
 
 def test_a_build_does_its_work(new_project: NewProject) -> None:
-    made = new_project(scale.manifest(scale.script()), {"kernels/scale.cu.j2": scale.TEMPLATE})
-    made.before = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
-    made.run("build")
-    made.run("build")  # from the record
-    assert len(os.listdir(made.directory / ".cache" / "programs")) == 2
-    made.before = ()
-    assert made.build()["cached"] == 2
+    project = new_project(scale.manifest(scale.script()), {"kernels/scale.cu.j2": scale.TEMPLATE})
+    project.before = ("sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh")
+    project.run("build")
+    project.run("build")  # from the record
+    assert len(os.listdir(project.directory / ".cache" / "programs")) == 2
+    project.before = ()
+    assert project.build()["cached"] == 2
 
 
 def test_what_is_said_beside_a_result_changes_no_exit_status(project: Project) -> None:
@@ -32,12 +32,12 @@ def test_what_is_said_beside_a_result_changes_no_exit_status(project: Project) -
 def test_a_pipe_that_does_not_block_gets_whole_lines(new_project: NewProject) -> None:
     """Who reads may be slow, and whoever made the pipe may have it so, as Node.js does."""
     template = """{{ raise("y\n" * 200000) }}"""
-    made = new_project(scale.manifest(scale.script()), {"kernels/scale.cu.j2": template})
+    project = new_project(scale.manifest(scale.script()), {"kernels/scale.cu.j2": template})
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     started = subprocess.Popen(
         [sys.executable, "-m", "tilusbuild", "build", "--json"],
-        cwd=made.directory,
+        cwd=project.directory,
         stdout=writing,
         stderr=writing,
     )
@@ -47,9 +47,9 @@ def test_a_pipe_that_does_not_block_gets_whole_lines(new_project: NewProject) ->
         time.sleep(0.5)  # it has filled the pipe, and waits
         lines = (first + file.read()).splitlines()
     assert started.wait() == 2
-    said = [json.loads(line) for line in lines if line.startswith(b"{")]
-    assert said[0]["event"] == "error"
-    assert json.dumps(said).count("y\\n") == 2 * 200000
+    events = [json.loads(line) for line in lines if line.startswith(b"{")]
+    assert events[0]["event"] == "error"
+    assert json.dumps(events).count("y\\n") == 2 * 200000
     assert lines.count(b"  y") == 199999
 
 

@@ -46,10 +46,10 @@ def test_the_command_of_each_default_compiles_with_the_projects_own_headers(new_
 
 def test_all_schedules_into_a_file(project: Project):
     project.build()
-    said = project.run("compdb", "--all", "-o", "compile_commands.json", "--json")
+    result = project.run("compdb", "--all", "-o", "compile_commands.json", "--json")
     written = json.loads((project.directory / "compile_commands.json").read_text())
     assert {Path(entry["file"]).parts[-3] for entry in written} == set(project.programs)
-    (*commands, summary) = said.events
+    (*commands, summary) = result.events
     assert [
         {k: command[k] for k in ("directory", "file", "arguments")} for command in commands
     ] == written

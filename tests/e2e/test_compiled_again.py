@@ -54,5 +54,5 @@ def test_every_pipeline_makes_the_same_bytes_again(new_project: NewProject) -> N
     files = {**FILES, "part.cu": FILES["part.cu"].replace("(int);", "(int x) { return x; }")}
     project = new_project(MANIFEST, files)
     project.build()
-    said = project.run("verify", "--rebuild", project.cache, status=None)
-    assert ", 0 not reproduced" in said.out, said.out
+    result = project.run("verify", "--rebuild", project.cache, status=None)
+    assert ", 0 not reproduced" in result.out, result.out

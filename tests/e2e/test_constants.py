@@ -141,20 +141,20 @@ def test_a_kernel_reads_what_python_gives(new_project, tmp_path, compiler) -> No
     assert project.compiled("--device-compiler", compiler) == 2
     (text, *_) = ((p / "program.txt").read_text() for p in project.programs.values())
     assert "filter: f32*[k] constant d_filter\n" in text
-    made = tmp_path / "driver"
-    made.mkdir()
+    directory = tmp_path / "driver"
+    directory.mkdir()
     fake = str(COMPILE / "fake_cuda.c")
-    library = str(made / "libcuda.so.1")
+    library = str(directory / "libcuda.so.1")
     subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", fake, "-o", library], check=True)
-    (made / "tests_arrays.py").write_text(ARRAYS)
+    (directory / "tests_arrays.py").write_text(ARRAYS)
     journal = tmp_path / "journal"
     done = run_python(
         DRIVEN,
         project.cache,
         compiler,
         environment={
-            "PYTHONPATH": os.pathsep.join([str(made), *sys.path]),
-            "LD_LIBRARY_PATH": str(made),
+            "PYTHONPATH": os.pathsep.join([str(directory), *sys.path]),
+            "LD_LIBRARY_PATH": str(directory),
             "FAKE_CUDA_JOURNAL": str(journal),
             "FAKE_CUDA_PARAMETERS": "ptr ptr i32 i32",
             "FAKE_CUDA_ARCHS": "90",
@@ -169,11 +169,11 @@ def test_a_kernel_reads_what_python_gives(new_project, tmp_path, compiler) -> No
     wanted = []
     for grid, block, n in ((1, 64, 64), (1, 128, 101), (2, 128, 200)):
         launch = f"launch in primary0 grid={grid},1,1 block={block},1,1 shared=0"
-        for given, k in (
+        for copy_line, k in (
             ("copy 12 bytes 0000803f0000004000004040", 3),
             ("copy 36 bytes 0x300000", 9),
         ):
-            wanted += [f"{given} to 0xc000", *rest]
+            wanted += [f"{copy_line} to 0xc000", *rest]
             wanted += [f"{launch} parameters: 0x100000 0x200000 {n} {k}"]
     assert [line.replace(" stream=(nil)", "") for line in lines] == wanted
 

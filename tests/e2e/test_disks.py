@@ -62,9 +62,9 @@ def test_no_home(new_project: NewProject):
 @pytest.mark.parametrize("words", [("plan",), ("build", "--json")])
 def test_output_to_a_full_disk_is_an_error_and_no_traceback(project: Project, words):
     with open("/dev/full", "w") as full, project.start(*words, stdout=full) as process:
-        _, said = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert said == "error: the output cannot be written: No space left on device\n"
+    assert stderr == "error: the output cannot be written: No space left on device\n"
 
 
 @pytest.mark.parametrize(("words", "status"), [(("build",), 0), (("plan", "--target", "none"), 2)])

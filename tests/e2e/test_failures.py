@@ -70,13 +70,13 @@ def unreliable(new_project: NewProject, fake_cuda: FakeCuda):
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "said"), [("crash", "SIGSEGV"), ("no-output", "made no program.cubin")]
+    ("behaviour", "message"), [("crash", "SIGSEGV"), ("no-output", "made no program.cubin")]
 )
-def test_no_answer_is_asked_for_again(unreliable, fake_cuda, watched, behaviour, said):
+def test_no_answer_is_asked_for_again(unreliable, fake_cuda, watched, behaviour, message):
     project = unreliable(behaviour)
     first = project.build("--strict", status=1)
     assert (first["compiled"], first["crashed"], first["failed"]) == (4, 1, 0)
-    assert said in first["failures"][0]["error"] + first["failures"][0]["message"]
+    assert message in first["failures"][0]["error"] + first["failures"][0]["message"]
     watched.assert_none()
     assert len(project.programs) == 4, "what has no answer is not recorded"
     assert project.run("cache", "verify").status == 0

@@ -33,12 +33,12 @@ def test_from_nothing_to_a_call(tmp_path: Path) -> None:
     shapeless = "\n".join(line for line in manifest.splitlines() if not line.startswith("args"))
     project.write_all({"tilus.toml": shapeless, "kernels/saxpy.cu.j2": template})
     project.run("build", "--target", "cpu", "--level", "0")
-    said = run_python(CALL, cwd=tmp_path, environment=project.environment).stdout.splitlines()
-    assert said[0] == "45.0"
-    assert 'output "y" (f32*[...])' in said[1]
-    assert "give the output" in said[1]
-    assert 'argument "x" (2nd): expected f32*[...], got' in said[2]
-    assert "contiguous" in said[3]
+    lines = run_python(CALL, cwd=tmp_path, environment=project.environment).stdout.splitlines()
+    assert lines[0] == "45.0"
+    assert 'output "y" (f32*[...])' in lines[1]
+    assert "give the output" in lines[1]
+    assert 'argument "x" (2nd): expected f32*[...], got' in lines[2]
+    assert "contiguous" in lines[3]
     refused = project.run("run", "saxpy", "--target", "cpu", status=2).err
     assert 'the shape of "x" is not declared' in refused
     project.write("tilus.toml", manifest)

@@ -8,9 +8,9 @@ from support.project import NewProject, Project
 
 
 def test_a_new_project_builds_and_runs(new_project: NewProject, tmp_path: Path):
-    here = new_project(directory="elsewhere", files={})
-    made = here.run("init", str(tmp_path / "my kernels"))
-    assert "next:" in made.out
+    project = new_project(directory="elsewhere", files={})
+    result = project.run("init", str(tmp_path / "my kernels"))
+    assert "next:" in result.out
     mine = new_project((tmp_path / "my kernels/tilus.toml").read_text(), {}, "my kernels")
     read = mine.run("plan", "-v").out
     assert "project: my-kernels, as its directory is called" in read
@@ -24,7 +24,7 @@ def test_a_new_project_builds_and_runs(new_project: NewProject, tmp_path: Path):
 
     ran = mine.run("run", "axpby", *words)
     assert "all 2 sizes agree with ref.py:axpby" in ran.out
-    again = here.run("init", str(mine.directory), status=2)
+    again = project.run("init", str(mine.directory), status=2)
     assert "already exists" in again.err
 
 
@@ -101,12 +101,12 @@ def test_schema_and_doctor(project: Project):
     schema = json.loads(project.run("schema").out)
     assert {"edition", "project", "script", "target"} <= set(schema["properties"])
 
-    said = project.run("doctor", "--json")
-    findings = {e["component"]: e for e in said.events if e["event"] == "finding"}
+    result = project.run("doctor", "--json")
+    findings = {e["component"]: e for e in result.events if e["event"] == "finding"}
     assert findings["g++"]["status"] == "ok"
-    settings = {e["name"]: e for e in said.events if e["event"] == "setting"}
+    settings = {e["name"]: e for e in result.events if e["event"] == "setting"}
     assert settings["cache-dir"]["value"] == str(project.cache)
-    assert said.summary["missing"] == []
+    assert result.summary["missing"] == []
     assert "g++" in project.run("doctor").out
 
     project.environment["PATH"] = "/nowhere"
@@ -119,10 +119,10 @@ def test_schema_and_doctor(project: Project):
 def test_doctor_shows_the_source_of_a_setting_and_unknown_variables(project: Project):
     wrong = "TILUSBUILD_JOB"
     project.environment |= {"TILUSBUILD_JOBS": "3", "TILUSBUILD_DUMP_IR": "1", wrong: "4"}
-    told = project.run("doctor").out
-    assert "jobs = 3  (TILUSBUILD_JOBS)" in told
-    assert "dump-ir = True  (TILUSBUILD_DUMP_IR)" in told
-    assert f'{wrong} is not a variable of tilusbuild: did you mean "TILUSBUILD_JOBS"?' in told
+    output = project.run("doctor").out
+    assert "jobs = 3  (TILUSBUILD_JOBS)" in output
+    assert "dump-ir = True  (TILUSBUILD_DUMP_IR)" in output
+    assert f'{wrong} is not a variable of tilusbuild: did you mean "TILUSBUILD_JOBS"?' in output
     project.environment["TILUSBUILD_LEVEL"] = "x"
     assert "TILUSBUILD_LEVEL must be a number from 0 to 2" in project.run("plan", status=2).err
 

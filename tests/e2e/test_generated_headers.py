@@ -32,14 +32,14 @@ FILES = {
 
 def results(project: Project) -> list[int]:
     """What each library of the project's current programs computes."""
-    found = []
+    values = []
     for index in range(2):
         (shown,) = project.run("cache", "show", "--json", f"scale/{index}").events
         library = project.cache / "programs" / shown["program"] / "module/lib.so"
         y = (ctypes.c_int * 1)()
         assert ctypes.CDLL(str(library)).launch(y, 1, None) == 0
-        found.append(y[0])
-    return found
+        values.append(y[0])
+    return values
 
 
 def test_each_program_has_its_own_header(new_project: NewProject, tmp_path: Path) -> None:

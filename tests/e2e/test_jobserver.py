@@ -26,10 +26,10 @@ constexpr int unroll = {{{{ unroll }}}};
 @pytest.fixture
 def make() -> str:
     """GNU make."""
-    found = shutil.which("make")
-    if found is None:
+    path = shutil.which("make")
+    if path is None:
         pytest.skip("GNU make is not installed")
-    return found
+    return path
 
 
 def build_line(options: str = "") -> str:
@@ -80,9 +80,9 @@ def test_two_builds_under_one_make_share_its_jobs(make, two, fake_cuda) -> None:
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> Iterator[Fifo]:
-    made = Fifo(tmp_path / "fifo", b"++")
-    yield made
-    os.close(made.end)
+    fifo = Fifo(tmp_path / "fifo", b"++")
+    yield fifo
+    os.close(fifo.end)
 
 
 def test_a_fifo_is_shared_and_all_tokens_are_returned_at_the_end(
@@ -120,11 +120,11 @@ def test_under_load_one_compiler_runs_at_a_time(new_project, fake_cuda) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("-l", "x"), "--load-average must be a number above 0"),
         (("--nice", "20"), "--nice must be a number from 0 to 19"),
     ],
 )
-def test_wrong_manners_are_refused(project: Project, words: tuple[str, ...], said: str) -> None:
-    assert said in project.run("build", *words, status=2).err
+def test_wrong_manners_are_refused(project: Project, words: tuple[str, ...], message: str) -> None:
+    assert message in project.run("build", *words, status=2).err

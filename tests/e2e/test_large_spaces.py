@@ -61,7 +61,7 @@ def test_a_count_is_stopped(project: Path, words: list[str]) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate()
-    assert said == "interrupted\n"
+        _, stderr = process.communicate()
+    assert stderr == "interrupted\n"
     assert process.returncode == 130
     assert not (project / ".cache").exists()

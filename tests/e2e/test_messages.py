@@ -22,7 +22,7 @@ from tilusbuild.report.summary import format_summary
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "column"),
+    ("text", "message", "column"),
     [
         ("a && b", 'written "and"', 3),
         ("a||b", 'written "or"', 2),
@@ -32,10 +32,10 @@ from tilusbuild.report.summary import format_summary
         ('a == "&&" &&', 'written "and"', 11),
     ],
 )
-def test_operators_of_c_are_named(text: str, said: str, column: int) -> None:
+def test_operators_of_c_are_named(text: str, message: str, column: int) -> None:
     with pytest.raises(ExprError) as caught:
         parse_expression(text)
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert caught.value.column == column
 
 
@@ -86,23 +86,23 @@ def test_a_misspelt_header_and_one_that_is_nowhere(tmp_path: Path) -> None:
     (tmp_path / "deep/tiles.cuh").write_text("")
     directories = [str(tmp_path)]
 
-    def said(name: str) -> str:
+    def message(name: str) -> str:
         log = f"source.cu:1:10: fatal error: {name}: No such file or directory"
         return explain_missing_header(log, (), directories=directories)
 
-    assert 'did you mean "deep/tiles.cuh"?' in said("deep/tile.cuh")
-    assert "headers = " not in said("cublasLt.h")
-    assert "include-dirs" in said("cublasLt.h")
-    assert 'headers = ["deep/tiles.cuh"]' in said("deep/tiles.cuh")
+    assert 'did you mean "deep/tiles.cuh"?' in message("deep/tile.cuh")
+    assert "headers = " not in message("cublasLt.h")
+    assert "include-dirs" in message("cublasLt.h")
+    assert 'headers = ["deep/tiles.cuh"]' in message("deep/tiles.cuh")
 
 
 def test_a_template_is_not_told_to_be_extern_c() -> None:
     source = (
         "template <class T>\n__global__ void saxpy(T a) {}\ntemplate __global__ void saxpy(float);"
     )
-    said = checks.find_symbol_problem(make_recipe(source=source), ["_Z5saxpyIfEvT_"])
-    assert said is not None
-    assert "is a C++ template" in said
+    problem = checks.find_symbol_problem(make_recipe(source=source), ["_Z5saxpyIfEvT_"])
+    assert problem is not None
+    assert "is a C++ template" in problem
     plain = checks.find_symbol_problem(make_recipe(), ["_Z5saxpyfPKfPfi"])
     assert str(plain).endswith('declare it extern "C"')
 
@@ -121,14 +121,14 @@ def test_braces_of_cpp_in_a_template_get_a_hint(project: Project) -> None:
 def test_words_of_other_build_systems_are_understood(project: Project) -> None:
     assert "cache gc" in project.run("clean", status=2).err
     for flag in ("--force", "-B", "--rebuild"):
-        said = project.run("build", flag, status=2).err
-        assert "whenever something that it depends on changes" in said
+        stderr = project.run("build", flag, status=2).err
+        assert "whenever something that it depends on changes" in stderr
 
 
 def test_a_text_is_not_quoted_as_bytes(project: Project) -> None:
-    said = project.run("verify", "tilus.toml", status=None)
-    assert "b'" not in said.out + said.err
-    assert "it is text" in said.out + said.err
+    result = project.run("verify", "tilus.toml", status=None)
+    assert "b'" not in result.out + result.err
+    assert "it is text" in result.out + result.err
 
 
 def test_a_failed_link_shows_what_is_not_defined() -> None:
@@ -174,30 +174,30 @@ def test_a_kernel_that_nobody_links_is_not_built(new_project: NewProject) -> Non
 
 
 @pytest.mark.parametrize("wrong", ["n / 7", "unroll / 7"])
-@pytest.mark.parametrize("at", ["grid 0", "grid 1", "grid 2", "block 0", "block 2", "smem", "x"])
+@pytest.mark.parametrize("text", ["grid 0", "grid 1", "grid 2", "block 0", "block 2", "smem", "x"])
 def test_a_number_of_the_launch_that_is_wrong_is_shown_where_it_stands(
-    project: Project, fake_cuda: FakeCuda, at: str, wrong: str
+    project: Project, fake_cuda: FakeCuda, text: str, wrong: str
 ) -> None:
     """In a table, or by dotted keys."""
     numbers = {"grid 0": "n", "grid 1": "2", "grid 2": "3", "block 0": "4", "block 2": "5"}
-    numbers = {**numbers, "block 1": "6", "smem": "7", "x": "n", at: wrong}
+    numbers = {**numbers, "block 1": "6", "smem": "7", "x": "n", text: wrong}
     lines = [
         f"{name} = [" + ", ".join(f'"{numbers[f"{name} {axis}"]}"' for axis in range(3)) + "]"
         for name in ("grid", "block")
     ] + [f'smem = "{numbers["smem"]}"']
-    dotted = (at[-1] in "02") == (wrong[0] == "n")
+    dotted = (text[-1] in "02") == (wrong[0] == "n")
     head, before = ("", "launch.") if dotted else ("[script.scale.launch]\n", "")
     launch = head + "".join(f"{before}{line}\n" for line in lines)
     project.edit("tilus.toml", 'launch = { grid = ["cdiv(n, 256)"], block = [256] }\n', "")
     project.edit("tilus.toml", "[script.scale.space]", launch + "[script.scale.space]")
     project.edit("tilus.toml", 'x = "f32*[n]"', f'x = "f32*[{numbers["x"]}]"')
     project.edit("tilus.toml", 'targets = ["cpu"]', 'targets = ["gpu"]')
-    said = project.run("plan", status=2, NVCC=fake_cuda.nvcc).err.splitlines()
-    place = re.fullmatch(r"tilus\.toml:(\d+):(\d+): error: .*", said[0])
-    assert place is not None, said
+    messages = project.run("plan", status=2, NVCC=fake_cuda.nvcc).err.splitlines()
+    location = re.fullmatch(r"tilus\.toml:(\d+):(\d+): error: .*", messages[0])
+    assert location is not None, messages
     written = (project.directory / "tilus.toml").read_text().splitlines()
-    assert wrong in written[int(place[1]) - 1][int(place[2]) - 1 :]
-    assert written[int(place[1]) - 1] in said[1]
+    assert wrong in written[int(location[1]) - 1][int(location[2]) - 1 :]
+    assert written[int(location[1]) - 1] in messages[1]
 
 
 def test_a_mistake_in_a_header_has_the_headers_own_path(
@@ -211,10 +211,10 @@ def test_a_mistake_in_a_header_has_the_headers_own_path(
     project.write("inc/wrap.cuh", '#include "util.cuh"\n#include <other.cuh>\n')
     project.write("inc/util.cuh", "inline int f() { return missing; }\n")
     other = project.write("../outside/other.cuh", "inline int g() { return absent; }\n")
-    said = project.run("build", status=1).err
-    assert "inc/util.cuh:1:25: error: 'missing' was not declared" in said
-    assert "In file included from inc/wrap.cuh:1" in said
-    assert f"{other.resolve()}:1:25: error: 'absent' was not declared" in said
+    stderr = project.run("build", status=1).err
+    assert "inc/util.cuh:1:25: error: 'missing' was not declared" in stderr
+    assert "In file included from inc/wrap.cuh:1" in stderr
+    assert f"{other.resolve()}:1:25: error: 'absent' was not declared" in stderr
     for words in (("build",), ("explain", "-v"), ("report", "--json"), ("build", "--json")):
         ran = project.run(*words, status=None)
         assert "inc/util.cuh:1:25" in ran.out + ran.err, words
@@ -225,10 +225,10 @@ def test_a_default_outside_of_the_space_is_shown_with_its_instance_and_rule(
     project: Project,
 ) -> None:
     project.edit("tilus.toml", "[script.scale.space]", _DEFAULT + "[script.scale.space]")
-    said = project.run("plan", status=2).err
-    assert "[script.scale.default]" in said.splitlines()[1]
-    assert "scale for cpu: the default is outside the space" in said
-    assert 'rules to check: "small"' in said
+    stderr = project.run("plan", status=2).err
+    assert "[script.scale.default]" in stderr.splitlines()[1]
+    assert "scale for cpu: the default is outside the space" in stderr
+    assert 'rules to check: "small"' in stderr
 
 
 _DEFAULT = '[script.scale.restrict]\nsmall = "unroll < 2"\n[script.scale.default]\nunroll = 2\n'
@@ -236,9 +236,9 @@ _DEFAULT = '[script.scale.restrict]\nsmall = "unroll < 2"\n[script.scale.default
 
 def test_cuda_for_a_cpu_target_is_answered_by_a_branch_and_by_targets(project: Project) -> None:
     project.write("kernels/scale.cu.j2", TEMPLATE + "\n__global__ void f() {}\n")
-    said = project.run("build", status=1).err
-    assert '{% if target.kind == "cpu" %}' in said
-    assert "targets = [" in said
+    stderr = project.run("build", status=1).err
+    assert '{% if target.kind == "cpu" %}' in stderr
+    assert "targets = [" in stderr
 
 
 @pytest.mark.parametrize(
@@ -256,6 +256,6 @@ def test_a_name_that_no_file_can_have_is_refused_where_it_is_read(
     text = (project.directory / "tilus.toml").read_text()
     assert old in text
     project.write("tilus.toml", text.replace(old, new))
-    said = project.run("plan", status=2).err
-    assert said.startswith("tilus.toml:")
-    assert "at most 100 characters" in said
+    stderr = project.run("plan", status=2).err
+    assert stderr.startswith("tilus.toml:")
+    assert "at most 100 characters" in stderr

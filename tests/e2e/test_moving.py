@@ -43,19 +43,19 @@ TARGETS = [
 @pytest.mark.parametrize(("target", "build"), TARGETS)
 def test_another_directory(with_header, tmp_path: Path, target, build):
     """The same bytes are made elsewhere; `compile.sh` needs the tree, bash and the compilers."""
-    here = with_header(target, build)
-    here.build("-j", "2")
-    with_cache = here.copy(tmp_path / "elsewhere/with its cache", cache=True)
+    project = with_header(target, build)
+    project.build("-j", "2")
+    with_cache = project.copy(tmp_path / "elsewhere/with its cache", cache=True)
     moved = with_cache.build("-j", "1")
     assert (moved["attempts"], moved["cached"]) == (0, 2)
 
-    anew = here.copy(tmp_path / "é much deeper/place/than/before", cache=False)
+    anew = project.copy(tmp_path / "é much deeper/place/than/before", cache=False)
     anew.environment["TMPDIR"] = str(anew.directory)
     assert anew.compiled("-j", "1") == 2
-    libraries = here.libraries
+    libraries = project.libraries
     assert anew.libraries == libraries
 
-    shutil.rmtree(here.directory)
+    shutil.rmtree(project.directory)
     assert len(libraries) == 2
     for name, program in with_cache.programs.items():
         os.remove(program / "module/lib.so")
@@ -76,9 +76,9 @@ def test_another_place_of_the_toolkit(new_project: NewProject, fake_cuda: FakeCu
 
 def test_another_user(with_header, root: None, tmp_path: Path):
     """The user `nobody`, who may read whatever the Python under test is made of."""
-    here = with_header("cpu")
-    here.build()
-    anew = here.copy(tmp_path / "nobodys", cache=False)
+    project = with_header("cpu")
+    project.build()
+    anew = project.copy(tmp_path / "nobodys", cache=False)
     for path in (anew.directory, *anew.directory.rglob("*")):
         os.chown(path, 65534, 65534)
     may_read = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
@@ -88,4 +88,4 @@ def test_another_user(with_header, root: None, tmp_path: Path):
     anew.environment["HOME"] = "/nonexistent"
     assert anew.compiled() == 2
     assert {path.stat().st_uid for path in anew.programs.values()} == {65534}
-    assert anew.libraries == here.libraries
+    assert anew.libraries == project.libraries

@@ -45,8 +45,8 @@ def test_each_script_is_compiled_by_its_own_toolkit(two, fake_cuda, other_cuda) 
     project = two()
     assert project.compiled() == 4
     assert (len(fake_cuda.journal), len(other_cuda.journal)) == (2, 2)
-    assert all("\nnvcc 13.0.88 " in each for each in options_of(project, "plain"))
-    assert all("\nnvcc 13.1.15 " in each for each in options_of(project, "special"))
+    assert all("\nnvcc 13.0.88 " in options for options in options_of(project, "plain"))
+    assert all("\nnvcc 13.1.15 " in options for options in options_of(project, "special"))
     one, other = options_of(project, "plain")[0], options_of(project, "special")[0]
     assert one.partition("[toolchain]")[0] == other.partition("[toolchain]")[0]
     described = next(project.cache.glob("scripts/special/*/script.json")).read_text()
@@ -70,9 +70,9 @@ def test_a_change_of_one_toolkit_compiles_its_own_programs_only(
     again.write_bytes(path.read_bytes() + b"// another\n")
     again.chmod(path.stat().st_mode)
     again.rename(path)
-    said = project.run("explain").out
-    assert "special" in said
-    assert "tool " in said
+    output = project.run("explain").out
+    assert "special" in output
+    assert "tool " in output
     assert project.compiled() == 2
     assert (len(fake_cuda.journal), len(other_cuda.journal)) == (2, 4)
 
@@ -85,11 +85,11 @@ def test_what_one_toolkit_said_is_believed_while_another_changes(
     wait_until(lambda: len(fake_cuda.journal) > 0)
     with (Path(other_cuda.nvcc).parents[1] / "bin/nvcc.profile").open("a") as file:
         file.write("// another\n")
-    _, said = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "other/bin/nvcc.profile changed while it was used; build again" in said
+    assert "other/bin/nvcc.profile changed while it was used; build again" in stderr
     texts = [(path / "options.txt").read_text() for path in project.programs.values()]
-    assert ["\nnvcc 13.0.88 " in each for each in texts] == [True, True]
+    assert ["\nnvcc 13.0.88 " in text for text in texts] == [True, True]
     summary = project.build("-k", "0", status=0)
     assert summary["attempts"] == 2
 
@@ -101,17 +101,17 @@ def test_only_toolchains_of_selected_scripts_are_asked(two: MakeTwo, other_cuda:
     Path(other_cuda.nvcc).write_text(f'#!/bin/sh\necho "$*" >>{started}\nexit 1\n')
     assert project.compiled("plain") == 2
     assert not started.exists()
-    said = project.run("build", status=2).err
+    stderr = project.run("build", status=2).err
     assert started.exists()
-    assert "tilus.toml:12:8: error: no nvcc found for toolchain.named.other.nvcc" in said
+    assert "tilus.toml:12:8: error: no nvcc found for toolchain.named.other.nvcc" in stderr
 
 
 def test_a_toolkit_that_is_not_there_is_a_mistake_at_its_line(two: MakeTwo) -> None:
     project = two(head='[toolchain.named.other]\nnvcc = "==12.8.*"\n\n')
-    said = project.run("build", status=2).err
-    assert 'error: no nvcc found for toolchain.named.other.nvcc = "==12.8.*"' in said
-    assert "version 13.0.88 does not meet ==12.8.*" in said
-    assert "or give the path of one beside others" in said
+    stderr = project.run("build", status=2).err
+    assert 'error: no nvcc found for toolchain.named.other.nvcc = "==12.8.*"' in stderr
+    assert "version 13.0.88 does not meet ==12.8.*" in stderr
+    assert "or give the path of one beside others" in stderr
 
 
 def test_a_target_names_a_toolchain_for_scripts_that_name_none(
@@ -164,9 +164,9 @@ def test_a_host_compiler_by_name(new_project: NewProject, other_host: Path) -> N
     assert project.compiled() == 1
     assert {line.split()[0] for line in journal.read_text().splitlines()} == {"g++", "gcc"}
     (other_host / "gcc-x").unlink()
-    said = project.run("build", status=2).err
-    assert 'no host compiler: toolchain.named.x.cxx = "g++-x"' in said
-    assert "apt install g++-x" in said
+    stderr = project.run("build", status=2).err
+    assert 'no host compiler: toolchain.named.x.cxx = "g++-x"' in stderr
+    assert "apt install g++-x" in stderr
 
 
 def test_a_librarys_toolchain_compiles_its_objects_and_links_them(new_project, other_host) -> None:
@@ -189,16 +189,16 @@ def test_a_librarys_toolchain_compiles_its_objects_and_links_them(new_project, o
 
 def test_doctor_shows_each_toolchain_and_misses_those_in_use(two: MakeTwo) -> None:
     project = two()
-    found = {
+    findings = {
         line["component"]: line
         for line in map(json.loads, project.run("doctor", "--json", status=None).out.splitlines())
         if line["event"] == "finding"
     }
-    assert "13.1.15" in found["nvcc of toolchain other"]["detail"]
-    assert "13.0.88" in found["nvcc"]["detail"]
+    assert "13.1.15" in findings["nvcc of toolchain other"]["detail"]
+    assert "13.0.88" in findings["nvcc"]["detail"]
     project = two(head='[toolchain.named.other]\nnvcc = "/nowhere"\n')
-    said = project.run("doctor", status=1).out
-    assert "missing, and needed by this project: nvcc of toolchain other" in said
+    output = project.run("doctor", status=1).out
+    assert "missing, and needed by this project: nvcc of toolchain other" in output
 
 
 def test_a_package_has_programs_of_several_toolkits(two: MakeTwo, tmp_path: Path) -> None:
@@ -207,12 +207,12 @@ def test_a_package_has_programs_of_several_toolkits(two: MakeTwo, tmp_path: Path
     project.edit("tilus.toml", "[target.cpu]", "[package.all]\nformats = ['dir']\n[target.cpu]")
     project.build()
     project.run("package", "all", "--output", tmp_path / "out")
-    (made,) = (tmp_path / "out").iterdir()
-    project.run("verify", made)
-    listed = json.loads((made / "tilus-package.json").read_text())
+    (package,) = (tmp_path / "out").iterdir()
+    project.run("verify", package)
+    listed = json.loads((package / "tilus-package.json").read_text())
     assert listed["targets"]["gpu"]["toolkit"] == "13.1.15"
-    described = made.glob("scripts/*/*/script.json")
-    toolkits = {json.loads(each.read_text())["target"]["toolkit"] for each in described}
+    described = package.glob("scripts/*/*/script.json")
+    toolkits = {json.loads(path.read_text())["target"]["toolkit"] for path in described}
     assert toolkits == {"13.0.88", "13.1.15"}
 
 
@@ -221,10 +221,10 @@ def test_each_program_is_made_again_by_an_nvcc_of_its_own_version(
 ) -> None:
     project = two()
     project.build()
-    roots = [os.path.dirname(os.path.dirname(each.nvcc)) for each in (fake_cuda, other_cuda)]
+    roots = [os.path.dirname(os.path.dirname(cuda.nvcc)) for cuda in (fake_cuda, other_cuda)]
     rebuild = ("verify", project.cache, "--rebuild")
-    said = project.run(*rebuild, CUDA_HOME=roots[0], CUDA_PATH=roots[1]).out
-    assert "4 programs compiled again, 0 not reproduced" in said
+    output = project.run(*rebuild, CUDA_HOME=roots[0], CUDA_PATH=roots[1]).out
+    assert "4 programs compiled again, 0 not reproduced" in output
     assert (len(fake_cuda.journal), len(other_cuda.journal)) == (4, 4)
 
 
@@ -239,8 +239,8 @@ def other_toolkit() -> Path:
 
 
 def release_of(nvcc: Path) -> str:
-    said = run_to_end([nvcc, "--version"]).stdout
-    return said.partition("release ")[2].partition(",")[0]
+    output = run_to_end([nvcc, "--version"]).stdout
+    return output.partition("release ")[2].partition(",")[0]
 
 
 def said_by(project: Project, script: str) -> bytes:
@@ -261,15 +261,21 @@ def test_two_real_toolkits_in_one_build(new_project: NewProject) -> None:
     files = {f"kernels/{name}.cu.j2": template for name in ("plain", "special")}
     project = new_project(text, files)
     assert project.compiled() == 2
-    mine, theirs = release_of(Path(shutil.which("nvcc") or "")), release_of(other / "bin/nvcc")
-    for script, release, not_this in (("plain", mine, theirs), ("special", theirs, mine)):
-        made = said_by(project, script)
-        assert f"Cuda compilation tools, release {release}".encode() in made
-        assert f"Cuda compilation tools, release {not_this}".encode() not in made
+    mine, other_release = (
+        release_of(Path(shutil.which("nvcc") or "")),
+        release_of(other / "bin/nvcc"),
+    )
+    for script, release, not_this in (
+        ("plain", mine, other_release),
+        ("special", other_release, mine),
+    ):
+        content = said_by(project, script)
+        assert f"Cuda compilation tools, release {release}".encode() in content
+        assert f"Cuda compilation tools, release {not_this}".encode() not in content
     assert project.compiled() == 0
 
     ran = project.run("verify", project.cache, "--rebuild", status=1)
-    lacks = f"that was made by nvcc {theirs}."
+    lacks = f"that was made by nvcc {other_release}."
     assert (ran.out + ran.err).count(lacks) == 1
     assert "which was not found: set NVCC" in ran.out + ran.err
 
@@ -277,6 +283,6 @@ def test_two_real_toolkits_in_one_build(new_project: NewProject) -> None:
         nvrtc = 'device-compiler = "nvrtc"\n'
         project.edit("tilus.toml", 'toolchain = "other"\n', f'toolchain = "other"\n{nvrtc}')
         assert project.compiled() == 1
-        assert f"\nnvrtc {theirs}." in "".join(options_of(project, "special"))
+        assert f"\nnvrtc {other_release}." in "".join(options_of(project, "special"))
         project.edit("tilus.toml", nvrtc, "")
         assert project.compiled() == 0

@@ -31,7 +31,7 @@ def built(tmp_path_factory) -> tuple[Project, list[str]]:
     files = {"tilus.toml": MANY, "kernels/scale.cu.j2": TEMPLATE}
     project = Project(tmp_path_factory.mktemp("names")).write_all(files)
     events = project.run("build", "--json").events
-    return project, sorted({each["label"] for each in events if each["event"] == "finished"})
+    return project, sorted({event["label"] for event in events if event["event"] == "finished"})
 
 
 def test_every_printed_name_is_understood_by_every_verb(built) -> None:
@@ -90,9 +90,9 @@ def test_several_names_select_what_each_does(built, verb) -> None:
     project, _ = built
     words = [*verb.split(), "scale[kind=c]/0", "cpu", "scale[kind=c]/1 cpu2", *SELECTING[verb]]
     events = project.run(*words).events
-    text = json.dumps([each for each in events if each["event"] not in ("timeline", "space")])
+    text = json.dumps([event for event in events if event["event"] not in ("timeline", "space")])
     if verb == "plan":
-        assert [each["programs"] for each in events] == [1, 1, 2]
+        assert [event["programs"] for event in events] == [1, 1, 2]
     elif verb in ("explain", "cache ls", "report"):
         assert "scale[kind=c]/0 cpu" in text
         assert "scale[kind=c]/1 cpu2" in text
@@ -104,9 +104,12 @@ def test_several_instances_are_shown_and_tuned(built) -> None:
     project, _ = built
     words = ("scale[kind=c]", "cpu", "scale[kind=c] cpu2")
     shown = project.run("dispatch", "show", *words, "--json").events
-    assert [each["instance"] for each in shown[:-1]] == ["scale[kind=c] cpu", "scale[kind=c] cpu2"]
+    assert [event["instance"] for event in shown[:-1]] == [
+        "scale[kind=c] cpu",
+        "scale[kind=c] cpu2",
+    ]
     tuned = project.run("tune", *words, "--size", "n=64", "--budget", "8", "--unchecked", "--json")
-    instances = [each["instance"] for each in tuned.events if each["event"] == "tuned"]
+    instances = [event["instance"] for event in tuned.events if event["event"] == "tuned"]
     assert instances == ["scale[kind=c] cpu", "scale[kind=c] cpu2"]
 
 
@@ -133,7 +136,9 @@ def test_what_means_several_is_listed_as_it_can_be_typed(built, words) -> None:
     assert len(offered) >= 2, refused.err
     for line in offered:
         typed = shlex.split(line, comments=True)
-        project.run(*(each for word in words for each in (typed if "scale" in word else [word])))
+        project.run(
+            *(argument for word in words for argument in (typed if "scale" in word else [word]))
+        )
 
 
 def test_what_fails_is_named_as_it_can_be_typed(built, tmp_path) -> None:

@@ -61,25 +61,29 @@ def test_a_number_means_one_program(tmp_path: Path) -> None:
     of_space = dict(enumerate(every))
     seen = []
     for level in ("0", "1", "2"):
-        said = project.run("build", "--level", level, "--json").events
-        named = {each["label"]: each["index"] for each in said if each["event"] == "finished"}
+        events = project.run("build", "--level", level, "--json").events
+        named = {event["label"]: event["index"] for event in events if event["event"] == "finished"}
         assert all(label == f"f/{index} cpu" for label, index in named.items())
         (directory,) = (
             path.parent for path in tmp_path.glob(".cache/scripts/f/*/script.txt")
             if path.parent not in seen
         )  # fmt: skip
         seen.append(directory)
-        found = points_of(directory)
-        assert found.items() <= of_space.items(), "a file has other numbers than the space"
-        assert {int(path.name) for path in directory.glob("programs/*")} == {*found}
+        point_by_number = points_of(directory)
+        assert point_by_number.items() <= of_space.items(), (
+            "a file has other numbers than the space"
+        )
+        assert {int(path.name) for path in directory.glob("programs/*")} == {*point_by_number}
         described = json.loads((directory / "script.json").read_text())
         assert described["default"] == number
         assert f"program {number}\n" in project.run("dispatch", "show", "f").out
         listed = project.run("cache", "ls", "f", "--json").events
-        assert {each["index"] for each in listed if each["event"] == "program"} >= {*found}
+        assert {event["index"] for event in listed if event["event"] == "program"} >= {
+            *point_by_number
+        }
         one = project.run("explain", f"f/{number}", "--level", level, "--json").events
-        assert [each["state"] for each in one] == ["built"]
-    assert len(found) == len(every)
+        assert [event["state"] for event in one] == ["built"]
+    assert len(point_by_number) == len(every)
     ran = project.run("run", "f", "--size", "n=3").out
     assert POINT.match(ran.splitlines()[0]).groups() == tuple(map(str, (number, *chosen)))  # type: ignore[union-attr]
     by_value = "f[" + ",".join(f"{k}={v}" for k, v in zip("abcd", every[other], strict=True)) + "]"
@@ -97,7 +101,7 @@ def test_what_is_compiled_for_a_run_is_said(tmp_path: Path) -> None:
     )
     project.write_all({"tilus.toml": text, "f.cu.j2": KERNEL})
     built = project.run("build", "--level", "0", "--json").events
-    assert [each["label"] for each in built if each["event"] == "finished"] == ["f/1 cpu"]
+    assert [event["label"] for event in built if event["event"] == "finished"] == ["f/1 cpu"]
     assert "compiling" not in project.run("run", "f/1", "--size", "n=2").err
     first = project.run("run", "f/0", "--size", "n=2")
     assert first.err == "f/0 cpu is not built yet: compiling it\n"

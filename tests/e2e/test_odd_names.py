@@ -98,12 +98,12 @@ def escape(name: str) -> str:
 
 
 def products(project: Project) -> dict[str, bytes]:
-    made = {}
+    content_by_name = {}
     for name, path in project.programs.items():
         for file in ("lib.so", "object.o"):
             if (path / "module" / file).exists():
-                made[name] = (path / "module" / file).read_bytes()
-    return made
+                content_by_name[name] = (path / "module" / file).read_bytes()
+    return content_by_name
 
 
 def check_same_bytes(tmp_path: Path, odd: str, *targets: str) -> None:
@@ -111,10 +111,10 @@ def check_same_bytes(tmp_path: Path, odd: str, *targets: str) -> None:
     for project in (plain, strange):
         project.build()
     assert sorted(products(plain).values()) == sorted(products(strange).values())
-    for name, made in products(strange).items():
+    for name, content in products(strange).items():
         module = strange.programs[name] / "module"
         subprocess.run([module / "compile.sh", tmp_path / "made"], check=True)
-        assert (tmp_path / "made").read_bytes() == made
+        assert (tmp_path / "made").read_bytes() == content
     for entry in json.loads(strange.run("compdb").out):
         words = entry["arguments"]
         # Who reads the list starts no nvcc, whose shell would read the names.

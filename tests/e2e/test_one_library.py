@@ -24,8 +24,8 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     needs_cxx()
     project = Project(tmp_path_factory.mktemp("backend") / "project")
     project.write_all({"tilus.toml": MANIFEST.replace("LIBRARY\n", ""), **FILES})
-    said = project.build()
-    assert (said["programs"], said["compiled"]) == (6, 6)
+    summary = project.build()
+    assert (summary["programs"], summary["compiled"]) == (6, 6)
     return project
 
 
@@ -148,18 +148,18 @@ def test_the_same_bytes_elsewhere_and_from_every_compile_sh(backend: Project, tm
     assert product(elsewhere).read_bytes() == product(backend).read_bytes()
     assert list(elsewhere.programs) == list(backend.programs)
     for name, path in backend.programs.items():
-        (made,) = [*path.glob("module/lib.so"), *path.glob("module/object.o")]
-        assert (elsewhere.programs[name] / "module" / made.name).read_bytes() == made.read_bytes()
+        (file,) = [*path.glob("module/lib.so"), *path.glob("module/object.o")]
+        assert (elsewhere.programs[name] / "module" / file.name).read_bytes() == file.read_bytes()
         subprocess.run([path / "module" / "compile.sh", tmp_path / "made"], check=True)
-        assert (tmp_path / "made").read_bytes() == made.read_bytes()
+        assert (tmp_path / "made").read_bytes() == file.read_bytes()
 
 
 def test_one_source_that_does_not_compile_leaves_the_library_as_it_was(backend: Project):
     before = product(backend).read_bytes()
     backend.edit("src/deep/part.cpp", "return 1000", "retrn 1000")
-    said = backend.run("build", status=1)
-    assert "src/deep/part.cpp:3:" in said.err
-    assert "1 of its parts does not build" in said.err
+    result = backend.run("build", status=1)
+    assert "src/deep/part.cpp:3:" in result.err
+    assert "1 of its parts does not build" in result.err
     assert product(backend).read_bytes() == before
     backend.edit("src/deep/part.cpp", "retrn 1000", "return 3000")
     assert backend.compiled() == 2
@@ -170,8 +170,8 @@ def test_what_nothing_defines_is_said_once_and_may_be_allowed(new_project: NewPr
     needs_cxx()
     files = {**FILES, "src/deep/part.cpp": "int unused;\n"}
     project = new_project(MANIFEST.replace("LIBRARY\n", ""), files)
-    said = project.run("build", status=1)
-    assert "nothing that is linked defines host_part(int)" in said.err
+    result = project.run("build", status=1)
+    assert "nothing that is linked defines host_part(int)" in result.err
     assert project.build(status=1)["attempts"] == 0, "the same inputs will not link"
     project.edit("tilus.toml", "output =", "undefined = true\noutput =")
     project.build()
@@ -213,19 +213,22 @@ def test_a_static_library_is_for_another_link(new_project: NewProject, tmp_path:
     text = MANIFEST.replace("LIBRARY", 'kind = "static"').replace("libbackend.so", "libbackend.a")
     project = new_project(text, FILES)
     project.build()
-    made = project.directory / "out/cpu/libbackend.a"
+    archive = project.directory / "out/cpu/libbackend.a"
     (tmp_path / "main.cpp").write_text(
         'extern "C" int run(int);\nint main() { return run(1) == 2132 ? 0 : 1; }\n'
     )
-    subprocess.run(["g++", tmp_path / "main.cpp", made, "-o", tmp_path / "main"], check=True)
+    subprocess.run(["g++", tmp_path / "main.cpp", archive, "-o", tmp_path / "main"], check=True)
     subprocess.run([tmp_path / "main"], check=True)
     elsewhere = project.copy(tmp_path / "other", cache=False)
     elsewhere.edit("tilus.toml", "libbackend.a", "renamed.a")  # an archive has no name of its own
     elsewhere.build()
-    assert (elsewhere.directory / "out/cpu/renamed.a").read_bytes() == made.read_bytes()
+    assert (elsewhere.directory / "out/cpu/renamed.a").read_bytes() == archive.read_bytes()
     scripts = [
-        {digest: (path / "module/compile.sh").read_text() for digest, path in each.programs.items()}
-        for each in (project, elsewhere)
+        {
+            digest: (path / "module/compile.sh").read_text()
+            for digest, path in checkout.programs.items()
+        }
+        for checkout in (project, elsewhere)
     ]
     assert scripts[0] == scripts[1]
 
@@ -254,9 +257,9 @@ def test_a_package_says_that_it_cannot_link_a_library_again(backend: Project, tm
     backend.build()
     backend.run("package", "--format", "dir", "-o", tmp_path / "out")
     (shipped,) = (tmp_path / "out").iterdir()
-    told = backend.run("verify", shipped, "--rebuild", status=1)
+    result = backend.run("verify", shipped, "--rebuild", status=1)
     assert "5 of the objects that it links are missing: a package holds none" in (
-        told.out + told.err
+        result.out + result.err
     )
     backend.run("verify", backend.cache, "--rebuild")
 
@@ -273,16 +276,16 @@ def test_every_verb_knows_what_a_library_was_made_into(new_project: NewProject):
     every = (
         *(("diff", ".cache", "other/.cache"), ("report",)),
         *(("cache", "ls"), ("cache", "show", "backend/0"), ("cache", "verify")),
-        *(("cache", "export", "--layout", each, each) for each in LAYOUTS),
+        *(("cache", "export", "--layout", item, item) for item in LAYOUTS),
         ("cache", "merge", "other/.cache"),
     )
-    said = {words: project.run(*words).out for words in every}
-    assert "backend" in said[every[0]]
-    made = [*project.cache.glob("programs/*/module/lib.*")]
+    output_by_words = {words: project.run(*words).out for words in every}
+    assert "backend" in output_by_words[every[0]]
+    libraries = [*project.cache.glob("programs/*/module/lib.*")]
     lines = project.run("report", "--json").events
-    sizes = {each["library"] for each in lines if each.get("script") == "backend"}
+    sizes = {item["library"] for item in lines if item.get("script") == "backend"}
     assert sizes
-    assert sizes <= {path.stat().st_size for path in made}
+    assert sizes <= {path.stat().st_size for path in libraries}
 
 
 def test_a_name_of_the_library_selects_its_objects(backend: Project):
@@ -297,8 +300,8 @@ def test_a_name_of_the_library_selects_its_objects(backend: Project):
 def test_every_verb_knows_that_a_library_is_not_called(backend: Project, tmp_path: Path):
     for verb in ("run", "tune"):
         for name in ("backend", "scale"):
-            said = backend.run(verb, name, status=2)
-            assert f"{name} is a library, or an object of one" in said.err
+            result = backend.run(verb, name, status=2)
+            assert f"{name} is a library, or an object of one" in result.err
     for words in (
         *(("plan",), ("report",), ("build", "--dump-ir"), ("build", "--dry-run")),
         *(("cache", "show", "backend.sources/0"), ("explain",), ("build", "--level", "0")),
@@ -306,7 +309,7 @@ def test_every_verb_knows_that_a_library_is_not_called(backend: Project, tmp_pat
     ):
         backend.run(*words)
     listed = json.loads(backend.run("compdb").out)
-    files = {Path(each["file"]).name for each in listed}
+    files = {Path(entry["file"]).name for entry in listed}
     assert {"main.cpp", "part.cpp", "c.c", "source.cu"} == files
 
 
@@ -347,19 +350,23 @@ def test_device_code_is_linked_where_it_is_asked_for(new_project: NewProject, tm
     )
     project = new_project(text, CUDA)
     project.build()
-    made = project.directory / "l.so"
-    assert ctypes.CDLL(str(made)).version() > 12000
+    library = project.directory / "l.so"
+    assert ctypes.CDLL(str(library)).version() > 12000
     (link,) = (path for path in project.programs.values() if (path / "module/lib.so").exists())
     assert "-dlink" in (link / "options.txt").read_text()
     # nvlink notes where it looked for libraries, and the hash does not know where a toolkit is.
-    looked = re.findall(rb"-arch sm_80 [^\0]* -L (/[^\0 ]+)", made.read_bytes())
+    looked = re.findall(rb"-arch sm_80 [^\0]* -L (/[^\0 ]+)", library.read_bytes())
     assert looked
-    assert all(each.startswith(b"/proc/self/cwd/") for path in looked for each in path.split(b","))
+    assert all(
+        directory.startswith(b"/proc/self/cwd/")
+        for path in looked
+        for directory in path.split(b",")
+    )
     elsewhere = project.copy(tmp_path / "x y", cache=False)
     elsewhere.build()
-    assert (elsewhere.directory / "l.so").read_bytes() == made.read_bytes()
+    assert (elsewhere.directory / "l.so").read_bytes() == library.read_bytes()
     subprocess.run([link / "module" / "compile.sh", tmp_path / "made.so"], check=True)
-    assert (tmp_path / "made.so").read_bytes() == made.read_bytes()
+    assert (tmp_path / "made.so").read_bytes() == library.read_bytes()
     project.edit("src/host.cpp", "int v;", "int v = 0;")
     assert project.compiled() == 2
 
@@ -405,13 +412,15 @@ def test_relocatable_device_code_without_a_device_link_is_told(new_project: NewP
     )
     project = new_project(text, CUDA)
     project.edit("src/a.cu", "return two();", "return 2;")
-    said = project.run("build", status=1).err
-    assert "device code needs a device link: rdc = true in [library.NAME]" in said
+    stderr = project.run("build", status=1).err
+    assert "device code needs a device link: rdc = true in [library.NAME]" in stderr
     project.edit(
         "tilus.toml", 'flags = ["-rdc=true"]\ndefines = { CALL = 1', 'defines = { CALL = "other(1)"'
     )
-    said = project.run("build", status=1).err
-    assert "error: this source does not define _Z5otheri, and another object needs a device" in said
+    stderr = project.run("build", status=1).err
+    assert (
+        "error: this source does not define _Z5otheri, and another object needs a device" in stderr
+    )
 
 
 @pytest.mark.nvcc

@@ -46,10 +46,10 @@ CONTENT = "#define SECRET 1\n"
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    made = tmp_path / "elsewhere" / "secret.h"
-    made.parent.mkdir()
-    made.write_text(CONTENT)
-    return made
+    header = tmp_path / "elsewhere" / "secret.h"
+    header.parent.mkdir()
+    header.write_text(CONTENT)
+    return header
 
 
 def project_of(new_project: NewProject, secret: Path, spellings: dict[str, str], target: str):
@@ -71,12 +71,12 @@ def project_of(new_project: NewProject, secret: Path, spellings: dict[str, str],
 
 def check(project: Project, spellings: Mapping[str, str], *words: str) -> None:
     """A build publishes no result, and says of each script where it names the file."""
-    said = {}
+    outcome_by_script = {}
     for event in project.run("build", "--json", *words, status=1).events:
         if event["event"] == "finished":
-            said[event["script"]] = event["status"], event["reason"]
-    assert sorted(said) == sorted(spellings)
-    for name, (status, reason) in said.items():
+            outcome_by_script[event["script"]] = event["status"], event["reason"]
+    assert sorted(outcome_by_script) == sorted(spellings)
+    for name, (status, reason) in outcome_by_script.items():
         assert (name, status) == (name, "crashed"), reason
         assert reason.startswith((f"kernels/{name}.cu.j2:", "source.cu: error: the incl")), reason
         assert "include-dirs" in reason
@@ -105,8 +105,8 @@ def check(project: Project, spellings: Mapping[str, str], *words: str) -> None:
 def test_nothing_outside_is_read(new_project, secret, sandbox, compiler, target, spellings):
     project = project_of(new_project, secret, spellings, target)
     project.environment["TILUSBUILD_SANDBOX"] = sandbox
-    found = project.run("doctor", "--json", status=None).events
-    known = [(line.get("component"), line.get("status")) for line in found]
+    events = project.run("doctor", "--json", status=None).events
+    known = [(line.get("component"), line.get("status")) for line in events]
     if compiler == "nvrtc" and ("NVRTC", "ok") not in known:
         pytest.skip("needs NVRTC")
     check(project, spellings, *(("--device-compiler", compiler) if compiler else ()))

@@ -54,17 +54,17 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(_built: Path) -> Project:
     """The same project, whole; its records hold, as it is where it was built."""
     project = Project(_built)
-    whole = _built.parent / "whole"
-    if not whole.exists():
-        shutil.copytree(project.cache, whole, symlinks=True)
+    backup = _built.parent / "whole"
+    if not backup.exists():
+        shutil.copytree(project.cache, backup, symlinks=True)
     project.run("build")
-    assert contents(project.cache) == contents(whole)
+    assert contents(project.cache) == contents(backup)
     return project
 
 
 def contents(cache: Path) -> dict[str, bytes | str]:
     """Everything that a build makes, by name."""
-    found = published(cache)
+    content_by_name = published(cache)
     for path in cache.rglob("*"):
         name = str(path.relative_to(cache))
         if (
@@ -73,8 +73,8 @@ def contents(cache: Path) -> dict[str, bytes | str]:
             or path.is_symlink()
         ):
             continue
-        found[name] = path.read_bytes()
-    return found
+        content_by_name[name] = path.read_bytes()
+    return content_by_name
 
 
 def parts(cache: Path) -> list[str]:
@@ -143,12 +143,12 @@ def test_who_finds_that_a_part_of_a_program_was_cut(built: Project) -> None:
     for name in names:
         os.truncate(program / name, len(before[name]) - 1)
     assert built.compiled() == 0
-    found = built.run("cache", "verify", status=1).out
-    assert f"programs/{program.name}" in found
+    output = built.run("cache", "verify", status=1).out
+    assert f"programs/{program.name}" in output
 
     (program / "meta.json").write_bytes(before["meta.json"])
-    found = built.run("cache", "verify", status=1).out
-    assert [name for name in names if f"{program.name}/{name}" not in found] == ["meta.json"]
+    output = built.run("cache", "verify", status=1).out
+    assert [name for name in names if f"{program.name}/{name}" not in output] == ["meta.json"]
     assert built.compiled("first", "second") == 1
     assert {name: (program / name).read_bytes() for name in before} == before
     assert_mended(built, program)
@@ -199,8 +199,8 @@ def test_a_cache_deleted_during_a_build_stays_deleted_and_the_next_build_makes_i
     started = project.start("build", "-j1")
     wait_until(lambda: fake_cuda.journal != [])
     shutil.rmtree(project.cache)
-    _, said = started.communicate(timeout=60)
+    _, stderr = started.communicate(timeout=60)
     assert started.returncode == 1
-    assert "the cache was deleted, moved or unmounted meanwhile\n  build again\n" in said
+    assert "the cache was deleted, moved or unmounted meanwhile\n  build again\n" in stderr
     assert not project.cache.exists()
     assert project.build()["compiled"] == 2

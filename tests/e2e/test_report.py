@@ -7,7 +7,7 @@ from support.nvcc_journal import FakeCuda
 from support.project import NewProject, Project
 
 
-def told(events: list[dict[str, Any]]) -> tuple[list[Any], list[Any], dict[str, Any]]:
+def split_report(events: list[dict[str, Any]]) -> tuple[list[Any], list[Any], dict[str, Any]]:
     """Scripts, programs and the summary of a report."""
     of = {kind: [e for e in events if e["event"] == kind] for kind in ("script", "program")}
     return of["script"], of["program"], events[-1]
@@ -21,7 +21,7 @@ def test_the_report_before_and_after_builds(project: Project):
     assert not project.cache.exists(), "looking writes nothing"
 
     project.build()
-    (script,), programs, summary = told(project.run("report", "--json").events)
+    (script,), programs, summary = split_report(project.run("report", "--json").events)
     assert (script["script"], script["target"], script["timed"]) == ("scale", "cpu", 2)
     assert {program["hash"] for program in programs} == set(project.programs)
     for program in programs:
@@ -40,7 +40,7 @@ def test_the_report_before_and_after_builds(project: Project):
 def test_registers_and_spills_of_a_gpus_programs(new_project: NewProject, fake_cuda: FakeCuda):
     project = new_project(scale.manifest(scale.script(target="gpu")), **fake_cuda.environment)
     project.build()
-    _, (program, *_), _ = told(project.run("report", "--json").events)
+    _, (program, *_), _ = split_report(project.run("report", "--json").events)
     (usage,) = program["usages"]
     assert (usage["kernel"], usage["arch"]) == ("scale", "sm_80")
     assert usage["registers"] > 0

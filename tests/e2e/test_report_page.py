@@ -28,15 +28,15 @@ DATA = re.compile(r'<script type="text/plain" id="data">([A-Za-z0-9+/=]*)</scrip
 
 def embedded(page: str) -> list[dict[str, Any]]:
     """The data of a page."""
-    (found,) = DATA.findall(page)
-    events: list[dict[str, Any]] = json.loads(gzip.decompress(base64.b64decode(found)))
+    (data,) = DATA.findall(page)
+    events: list[dict[str, Any]] = json.loads(gzip.decompress(base64.b64decode(data)))
     return events
 
 
 @pytest.fixture(scope="module")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
+    with browser(tmp_path_factory.mktemp("profile")) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_every_page_opens_without_a_complaint_and_asks_nobody(window, report, pa
     window.size(width, scheme)
     window.open(report, page)
     assert window.complaints() == []
-    assert {each.partition("#")[0] for each in window.requests()} == {report.as_uri()}
+    assert {url.partition("#")[0] for url in window.requests()} == {report.as_uri()}
     drawn = window.js("return document.querySelectorAll('.chart:has(canvas)').length")
     assert drawn == {"build": 1, "space": 3, "tuning": 3, "package": 1}[page]
     wide = window.js("return document.documentElement.scrollWidth")
@@ -100,7 +100,7 @@ def test_a_policy_that_names_its_parts_by_digest_lets_nothing_else_run(report: P
 
 
 def test_the_cells_of_the_map_are_those_of_the_json(window: Browser, report: Path):
-    programs = [each for each in embedded(report.read_text()) if each["event"] == "program"]
+    programs = [event for event in embedded(report.read_text()) if event["event"] == "program"]
     window.open(report, "space")
     window.choose("map-x", "tile_n")
     window.choose("map-y", "stages")
@@ -110,13 +110,13 @@ def test_the_cells_of_the_map_are_those_of_the_json(window: Browser, report: Pat
         "return document.getElementById('chart-map').drawn.cells.map(c => [c[0], c[1], c[2]])"
     )
     wanted: dict[tuple[int, int], list[int]] = {}
-    for each in programs:
-        if each["values"]["tile_m"] == 64:
-            place = (report_lines.TILES.index(each["values"]["tile_n"]), each["values"]["stages"])
-            known = [usage["registers"] for usage in each["usages"]]
-            wanted.setdefault(place, []).extend(known)
+    for event in programs:
+        if event["values"]["tile_m"] == 64:
+            cell = (report_lines.TILES.index(event["values"]["tile_n"]), event["values"]["stages"])
+            known = [usage["registers"] for usage in event["usages"]]
+            wanted.setdefault(cell, []).extend(known)
     assert {(x, y): value for x, y, value in cells} == {
-        place: median(values) for place, values in wanted.items() if values
+        cell: median(values) for cell, values in wanted.items() if values
     }
 
 
@@ -135,14 +135,14 @@ def test_an_empty_cell_says_why(window: Browser, tmp_path: Path):
 
 
 def test_a_target_of_which_nothing_is_built_is_folded(window: Browser, tmp_path: Path):
-    found = report_lines.costs(40)
+    costs = report_lines.costs(40)
     other = [
         replace(cost, target="other", label=f"other/{cost.index}", status=Status.MISSING, usages=())
-        for cost in found[:5]
+        for cost in costs[:5]
     ]
     path = tmp_path / "r.html"
-    texts = {"event": "texts", "hash": found[0].hash, "source": "code;", "sass": ""}
-    lines = [*(format_json_line(line) for line in (*other, *found)), json.dumps(texts)]
+    texts = {"event": "texts", "hash": costs[0].hash, "source": "code;", "sass": ""}
+    lines = [*(format_json_line(line) for line in (*other, *costs)), json.dumps(texts)]
     path.write_bytes(html.make_page(lines))
     window.size(1280, "light")
     window.open(path, "build")
@@ -166,9 +166,9 @@ def test_a_hover_says_which_programs_a_cell_has(window: Browser, report: Path):
     window.open(report, "space")
     window.hover("#chart-map canvas", 0.5, 0.35)
     window.wait(lambda: window.js("return document.querySelector('#chart-map .tip')"))
-    said = window.js("return document.querySelector('#chart-map .tip').innerText")
-    assert "tile_m=" in said
-    assert report_lines.HOSTILE in said
+    text = window.js("return document.querySelector('#chart-map .tip').innerText")
+    assert "tile_m=" in text
+    assert report_lines.HOSTILE in text
     assert window.complaints() == []
 
 
@@ -179,8 +179,8 @@ def test_filters_sorting_and_csv_agree_with_the_json(window: Browser, report: Pa
         "e.dispatchEvent(new Event('input'))"
     )
     failed = sum(1 for cost in report_lines.costs(240) if cost.reason)
-    said = window.js("return document.querySelector('#programs .count').textContent")
-    assert said == f"{failed} of 240"
+    count = window.js("return document.querySelector('#programs .count').textContent")
+    assert count == f"{failed} of 240"
     window.js("document.querySelectorAll('#programs th button')[2].click()")
     window.js("document.querySelectorAll('#programs .tools button')[0].click()")
     window.wait(lambda: window.js("return window.copied"))
@@ -191,7 +191,7 @@ def test_filters_sorting_and_csv_agree_with_the_json(window: Browser, report: Pa
         "return [...document.querySelectorAll('#programs td[data-title^=compile]')]"
         ".map(cell => cell.textContent)"
     )
-    assert [float(each) for each in shown] == pytest.approx(
+    assert [float(cell) for cell in shown] == pytest.approx(
         sorted(times, reverse=True)[: len(shown)], rel=0.01
     )
 
@@ -233,12 +233,14 @@ def test_the_data_of_the_page_are_what_json_prints(new_project: NewProject, fake
     project.run("report", "--html", "r.html")
     page = (project.directory / "r.html").read_text()
     events = embedded(page)
-    texts = {each.pop("hash"): each for each in events if each["event"] == "texts"}
-    assert [each for each in events if each["event"] != "texts"] == (
+    texts = {event.pop("hash"): event for event in events if event["event"] == "texts"}
+    assert [event for event in events if event["event"] != "texts"] == (
         project.run("report", "--json").events
     )
-    built = [each for each in events if each["event"] == "program" and each["status"] == "built"]
-    assert texts.keys() == {each["hash"] for each in built}
+    built = [
+        event for event in events if event["event"] == "program" and event["status"] == "built"
+    ]
+    assert texts.keys() == {event["hash"] for event in built}
     source = project.run("cache", "show", built[0]["hash"], "--source").out
     assert texts[built[0]["hash"]] == {"event": "texts", "source": source, "sass": ""}
     assert len(page) < 3_000_000

@@ -70,7 +70,7 @@ def test_the_name_of_the_script_means_its_kernels_to_every_verb(new_project: New
     project = on_cpu(new_project)
     project.build()
     listed = project.run("cache", "ls", "poly", "--json").events
-    assert {each["script"] for each in listed} == {"poly.forward", "poly.backward"}
+    assert {event["script"] for event in listed} == {"poly.forward", "poly.backward"}
     for words in (("cache", "show", "poly/1"), ("run", "poly/1", "--size", "n=8")):
         refused = project.run(*words, status=2).err
         assert "poly.forward/1" in refused, words
@@ -83,15 +83,15 @@ def test_all_kernels_of_a_schedule_go_through_one_front_end(new_project: NewProj
     project = new_project(text, {"poly.cu.j2": GPU})
     ran = project.run("build", "--json", "-v")
     ended = [event for event in ran.events if event["event"] == "finished"]
-    assert [each["status"] for each in ended] == ["built"] * 4
-    assert sum(" -ptx " in word for each in ended for word in each["commands"]) == 2
+    assert [end["status"] for end in ended] == ["built"] * 4
+    assert sum(" -ptx " in word for end in ended for word in end["commands"]) == 2
     for script, kernel in (("forward", "forward"), ("backward", "poly_backward")):
         (shown,) = project.run("cache", "show", "--json", f"poly.{script}/0").events
         assert [*shown["kernels"]] == [kernel]
     project.edit("tilus.toml", "max-registers = 255", "max-registers = 2")
     ran = project.run("build", "--json", "-v", status=None)
     ended = [event for event in ran.events if event["event"] == "finished"]
-    assert {each["script"]: each["status"] for each in ended} == {"poly.backward": "pruned"}
+    assert {end["script"]: end["status"] for end in ended} == {"poly.backward": "pruned"}
 
 
 def test_a_kernel_that_the_template_has_not_is_its_own_failure(new_project, tmp_path) -> None:

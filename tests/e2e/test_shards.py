@@ -64,15 +64,15 @@ def built_apart(
 def test_shards_built_apart_and_fetched_are_the_tree_of_one_build(
     two_scripts: Any, scheme: str
 ) -> None:
-    whole = two_scripts.copy(two_scripts.directory.parent / "whole", cache=False)
-    whole.build()
+    reference = two_scripts.copy(two_scripts.directory.parent / "whole", cache=False)
+    reference.build()
     with remote_at(scheme, two_scripts.directory.parent) as address:
         shards = built_apart(two_scripts, 4, address)
         assert sum(shard.summary["compiled"] for shard in shards) == 7
         assert all(len(shard.programs) == shard.summary["compiled"] for shard in shards)
         summary = two_scripts.build()
     assert (summary["attempts"], summary["remote"]["hits"]) == (0, 7)
-    assert published(two_scripts.cache) == published(whole.cache)
+    assert published(two_scripts.cache) == published(reference.cache)
     two_scripts.run("cache", "verify")
 
 
@@ -99,24 +99,24 @@ def test_a_script_whose_schedules_build_elsewhere_does_not_fail_here(new_project
 def test_a_merged_cache_is_that_of_the_build_it_is_from(two_scripts: Any) -> None:
     """Given the cache of another machine, when it is merged, then a collection keeps it, a build
     compiles nothing, and the tree is that of one build."""
-    there = two_scripts.copy(two_scripts.directory.parent / "there", cache=False)
-    there.build()
-    merged = two_scripts.run("cache", "merge", str(there.cache))
+    other_project = two_scripts.copy(two_scripts.directory.parent / "there", cache=False)
+    other_project.build()
+    merged = two_scripts.run("cache", "merge", str(other_project.cache))
     assert "merged 7 programs" in merged.out
     assert merged.err == ""
     two_scripts.run("cache", "gc")
     assert two_scripts.compiled() == 0
-    assert published(two_scripts.cache) == published(there.cache)
+    assert published(two_scripts.cache) == published(other_project.cache)
     two_scripts.run("cache", "verify")
-    again = two_scripts.run("cache", "merge", str(there.cache)).out
+    again = two_scripts.run("cache", "merge", str(other_project.cache)).out
     assert "merged 0 programs (7 known before)" in again
 
 
 def shard_event(project: Project, shard: str, *words: str) -> dict[str, Any]:
     """The event that says what a shard is."""
     events = project.run("build", "--json", "-n", "--shard", shard, *words).events
-    found: dict[str, Any] = next(event for event in events if event["event"] == "shard")
-    return found
+    line: dict[str, Any] = next(event for event in events if event["event"] == "shard")
+    return line
 
 
 def test_the_programs_are_dealt_out_evenly_and_a_bad_word_ends_with_status_2(project) -> None:

@@ -50,22 +50,28 @@ open_with_dependencies(lambda: tvm_ffi.load_module(sys.argv[1]))
 def test_a_shared_runtime(new_project: NewProject, tmp_path: Path) -> None:
     project = new_project(MANIFEST, {"scale.cu": SOURCE})
     project.build()
-    made = {
+    path_by_runtime = {
         (path / "program.txt").read_text().split('"')[1]: path for path in project.programs.values()
     }
-    shared = (made["shared"] / "module/lib.so").read_bytes()
-    assert len(shared) < 21_000 < 500_000 < (made["own"] / "module/lib.so").stat().st_size
+    shared = (path_by_runtime["shared"] / "module/lib.so").read_bytes()
+    assert (
+        len(shared) < 21_000 < 500_000 < (path_by_runtime["own"] / "module/lib.so").stat().st_size
+    )
     (runtime,) = (name for name in read_needs(shared).libraries if name.startswith("libcudart"))
     assert runtime.removeprefix("libcudart.so.").isdigit()
-    options = (made["shared"] / "options.txt").read_text()
+    options = (path_by_runtime["shared"] / "options.txt").read_text()
     assert f"\n{runtime} - " in options
-    assert runtime not in (made["own"] / "options.txt").read_text()
+    assert runtime not in (path_by_runtime["own"] / "options.txt").read_text()
 
-    subprocess.run([made["shared"] / "module/compile.sh", tmp_path / "again.so"], check=True)
+    subprocess.run(
+        [path_by_runtime["shared"] / "module/compile.sh", tmp_path / "again.so"], check=True
+    )
     assert (tmp_path / "again.so").read_bytes() == shared
 
     # No toolkit is on the loader's path, so what opens it finds the runtime by itself.
-    subprocess.run([sys.executable, "-c", OPEN, made["shared"] / "module/lib.so"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", OPEN, path_by_runtime["shared"] / "module/lib.so"], check=True
+    )
 
 
 # `torch = true` and `needed`: libraries for a process that has others, which are not linked.
@@ -113,9 +119,9 @@ def fake_torch(site: Path) -> None:
     library(torch / "lib/libfarm.so.2", "int farm_() { return 1; }\n")
     cpu = library(torch / "lib/libtorch_cpu.so", "int answer() { return 42; }\n")
     library(torch / "lib/libtorch_unused.so", "int unused() { return 1; }\n")
-    whole = library(torch / "lib/libtorch.so", "int whole() { return 1; }\n")
+    torch_library = library(torch / "lib/libtorch.so", "int whole() { return 1; }\n")
     code = "int answer(); int whole(); int all() { return answer() + whole(); }\n"
-    library(torch / "lib/libtorch_python.so", code, cpu, whole)
+    library(torch / "lib/libtorch_python.so", code, cpu, torch_library)
 
 
 @pytest.fixture
@@ -146,11 +152,11 @@ assert ctypes.CDLL(made).ask() == 42
 
 def test_torch_is_named_and_not_linked(ops: Project, tmp_path: Path) -> None:
     ops.build()
-    made = ops.directory / "ops.so"
-    named = read_needs(made.read_bytes()).libraries
+    product = ops.directory / "ops.so"
+    named = read_needs(product.read_bytes()).libraries
     assert {"libtorch_cpu.so", "libtorch.so"} <= {*named}
     assert "libtorch_unused.so" not in named
-    run_python(LOADED, made, tmp_path / "site/torch/lib")
+    run_python(LOADED, product, tmp_path / "site/torch/lib")
     assert not [*ops.cache.rglob("libtorch*")]
 
 
@@ -172,6 +178,6 @@ def test_compile_sh_links_the_same_bytes(ops: Project, tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
 def test_no_torch_is_said_where_it_is_asked_for(new_project: NewProject) -> None:
     project = new_project(TORCH, {"ops.cpp": OPERATOR})
-    said = project.run("build", status=2, PYTHONPATH="").err
-    assert 'no package "torch" is installed' in said
-    assert "tilus.toml:11:" in said
+    stderr = project.run("build", status=2, PYTHONPATH="").err
+    assert 'no package "torch" is installed' in stderr
+    assert "tilus.toml:11:" in stderr

@@ -96,8 +96,8 @@ def test_every_kind_of_value_arrives(built: Project) -> None:
     structure = Params(1.5, -(1 << 40), (ctypes.c_uint8 * 3)(1, 2, 200), None, 0x3C00, 0.1)
     logged = {**NUMBERS, "log": ctypes.addressof(calls), "beta": np.float64(0.1)}
     unlogged = {**NUMBERS, "log": ctypes.c_void_p()}
-    given = (NUMBERS, record, record[()], structure, bytes(structure), bytearray(record), logged)
-    for value in (*given, unlogged):
+    values = (NUMBERS, record, record[()], structure, bytes(structure), bytearray(record), logged)
+    for value in (*values, unlogged):
         for size, variant in ((8, 0), (9, 1)):
             x = np.zeros(size)
             take(value, SMALL, x)
@@ -108,7 +108,7 @@ def test_every_kind_of_value_arrives(built: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "error", "said"),
+    ("value", "error", "message"),
     [
         (bytes(47), ValueError, "got 47 bytes; it has 48"),
         (3, TypeError, "got int: give a mapping"),
@@ -126,12 +126,12 @@ def test_every_kind_of_value_arrives(built: Project) -> None:
         (np.zeros((), RECORD[["alpha", "n"]]), ValueError, "got 2 members; it has 6"),
     ],
 )
-def test_what_is_of_another_layout_is_refused(built, value, error, said) -> None:
+def test_what_is_of_another_layout_is_refused(built, value, error, message) -> None:
     take = tilusbuild.load("take", where=str(built.cache))
     with pytest.raises(error) as caught:
         take(value, SMALL, np.zeros(8))
     assert str(caught.value).startswith(f'take: argument "p": expected {PARAMS}, ')
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_library_itself_takes_bytes(built: Project) -> None:
@@ -151,7 +151,7 @@ def test_the_library_itself_takes_bytes(built: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("float alpha; long long n", "long long n; float alpha", "Params is declared with f32"),
         ("double beta", "double beta, gamma", "Params is declared with 48 bytes"),
@@ -159,13 +159,13 @@ def test_the_library_itself_takes_bytes(built: Project) -> None:
         ("Small small, ", 'Small {{ "*" }}small, ', 'parameter 2 of "take"'),
     ],
 )
-def test_another_struct_does_not_compile(new_project, old, new, said) -> None:
+def test_another_struct_does_not_compile(new_project, old, new, message) -> None:
     project = new_project(MANIFEST, {"take.cpp.j2": SOURCE})
     project.edit("take.cpp.j2", old, new)
     if "*" in new:
         project.edit("take.cpp.j2", "small.x", "small->x")
         project.edit("take.cpp.j2", "small.y", "small->y")
-    assert said in project.run("build", status=1).err
+    assert message in project.run("build", status=1).err
 
 
 @pytest.mark.nvcc

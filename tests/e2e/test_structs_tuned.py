@@ -62,11 +62,11 @@ def compiler() -> None:
 def test_run_and_tune_pass_structs(new_project: NewProject) -> None:
     """`n` and `beta` are the call's own, which have the members' names; `alpha` is drawn."""
     project = new_project(MANIFEST, FILES)
-    said = project.run("run", "axpby")
-    assert "1 size agrees with ref.py:axpby" in said.out
-    given = "m=4,n=100,state=0,p.log=0,p.strides[0]=100,p.strides[1]=1,p.alpha=0.25,p.n=100"
+    result = project.run("run", "axpby")
+    assert "1 size agrees with ref.py:axpby" in result.out
+    sizes = "m=4,n=100,state=0,p.log=0,p.strides[0]=100,p.strides[1]=1,p.alpha=0.25,p.n=100"
     (call, _) = map(
-        json.loads, project.run("run", "axpby", "--size", given, "--json").out.splitlines()
+        json.loads, project.run("run", "axpby", "--size", sizes, "--json").out.splitlines()
     )
     assert call["mismatch"] is None
     assert call["sizes"]["p.strides[0]"] == 100
@@ -78,7 +78,7 @@ def test_run_and_tune_pass_structs(new_project: NewProject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "said"),
+    ("size", "message"),
     [
         ("m=1,n=1,state=0", '"p.log" is an address that no file can hold'),
         ("m=1,n=1,p.log=0", '"state" is an address that no file can hold'),
@@ -91,10 +91,10 @@ def test_run_and_tune_pass_structs(new_project: NewProject) -> None:
         ("m=1,n=1,state=0,p.log=0,row=1", 'there is no dimension or scalar argument "row"'),
     ],
 )
-def test_what_cannot_be_passed_is_said(new_project: NewProject, size: str, said: str) -> None:
+def test_what_cannot_be_passed_is_said(new_project: NewProject, size: str, message: str) -> None:
     project = new_project(MANIFEST, FILES)
     for command in ("run", "tune"):
-        assert said in project.run(command, "axpby", "--size", size, status=2).err
+        assert message in project.run(command, "axpby", "--size", size, status=2).err
     assert not list(project.cache.glob("programs/*"))
 
 

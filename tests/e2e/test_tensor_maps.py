@@ -58,10 +58,10 @@ def test_a_kernel_of_hoppers(new_project: NewProject, driver: FakeDriver) -> Non
     assert answer.answers == [[0, ""]]
     assert driver.lines("map") + driver.lines("launch") == [
         (
-            f"map type=9 at 0x{at}00000 200:0:32:1 100:400:64:1 interleave=0 swizzle=2 "
+            f"map type=9 at 0x{digit}00000 200:0:32:1 100:400:64:1 interleave=0 swizzle=2 "
             f"promotion={promotion} fill=0 aligned=1"
         )
-        for at, promotion in ((1, 2), (2, 0))
+        for digit, promotion in ((1, 2), (2, 0))
     ] + [
         (
             "launch in primary0 grid=7,2,1 block=128,1,1 shared=0 stream=(nil) "

@@ -11,8 +11,8 @@ from support.project import NewProject, Project
 
 def timeline(project: Project) -> dict[str, Any]:
     """The line of `report --json`."""
-    found = project.run("report", "--json").events
-    (line,) = (each for each in found if each["event"] == "timeline")
+    events = project.run("report", "--json").events
+    (line,) = (event for event in events if event["event"] == "timeline")
     return line
 
 
@@ -26,13 +26,13 @@ def built(new_project: NewProject, fake_cuda: FakeCuda) -> Project:
 
 
 def test_every_compile_is_in_the_timeline(built: Project) -> None:
-    found = timeline(built)
-    assert {each["hash"] for each in found["attempts"]} == set(built.programs)
-    for each in found["attempts"]:
-        assert found["planned"] <= each["start"] < each["end"] <= found["seconds"]
-        assert each["end"] - each["start"] >= each["seconds"] > 0
-        assert (each["status"], each["elsewhere"]) == ("built", "")
-    assert found["jobs"] == 4
+    line = timeline(built)
+    assert {attempt["hash"] for attempt in line["attempts"]} == set(built.programs)
+    for attempt in line["attempts"]:
+        assert line["planned"] <= attempt["start"] < attempt["end"] <= line["seconds"]
+        assert attempt["end"] - attempt["start"] >= attempt["seconds"] > 0
+        assert (attempt["status"], attempt["elsewhere"]) == ("built", "")
+    assert line["jobs"] == 4
 
 
 def test_a_build_that_fails_leaves_its_times_and_one_with_nothing_to_do_none(project: Project):
@@ -49,4 +49,4 @@ def test_a_build_that_fails_leaves_its_times_and_one_with_nothing_to_do_none(pro
     project.edit("kernels/scale.cu.j2", "mistake extern", "extern")
     project.build()
     events = project.run("report", "--json").events
-    assert "timeline" not in {each["event"] for each in events}
+    assert "timeline" not in {event["event"] for event in events}

@@ -43,40 +43,40 @@ def test_a_compile_that_ran_while_a_tool_changed_is_not_recorded(
     name: str,
     verdict: str,
 ) -> None:
-    made = new_project(
+    project = new_project(
         scale.manifest(scale.script(target="gpu", schedules=2)),
         {"kernels/scale.cu.j2": f"// fake: slow 0.4\n{verdict}" + scale.TEMPLATE},
         **fake_cuda.environment,
     )
-    process = made.start("build", "-j1")
+    process = project.start("build", "-j1")
     wait_until(lambda: len(fake_cuda.journal) > 0)
     path = Path(fake_cuda.environment["CUDA_HOME"], name)
     how(path)
-    _, said = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "changed while it was used; build again" in said
+    assert "changed while it was used; build again" in stderr
     assert len(fake_cuda.journal) == 1
-    assert os.listdir(made.directory / ".cache" / "programs") == []
+    assert os.listdir(project.directory / ".cache" / "programs") == []
     if how is gone:
         path.with_name("away").rename(path)
     status = 1 if verdict else 0
-    summary = made.build(status=status)
+    summary = project.build(status=status)
     assert (summary["cached"], summary["attempts"]) == (0, 2)
 
 
 def test_an_equal_tool_that_takes_a_tools_place_is_noticed_and_rebuilds_nothing(
     new_project: NewProject, fake_cuda: FakeCuda
 ) -> None:
-    made = new_project(
+    project = new_project(
         scale.manifest(scale.script(target="gpu", schedules=2)),
         {"kernels/scale.cu.j2": scale.TEMPLATE},
         **fake_cuda.environment,
     )
-    made.build()
+    project.build()
     ptxas = Path(fake_cuda.environment["CUDA_HOME"], "bin/ptxas")
     again = ptxas.with_name("again")
     again.write_bytes(ptxas.read_bytes())
     again.chmod(0o755)
     again.rename(ptxas)
-    summary = made.build()
+    summary = project.build()
     assert (summary["cached"], summary["attempts"]) == (2, 0)

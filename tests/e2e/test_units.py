@@ -55,7 +55,7 @@ def front_ends(
     """How often the front end ran in a build, and the end of each program that it compiled."""
     ran = project.run("build", "--json", "-v", *words, status=status)
     ended = {e["index"]: e for e in ran.events if e["event"] == "finished"}
-    commands = (word for each in ended.values() for word in each["commands"])
+    commands = (word for event in ended.values() for word in event["commands"])
     return sum(" -ptx " in command for command in commands), ended
 
 
@@ -65,7 +65,7 @@ def _built(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project.write_all({"tilus.toml": MANIFEST, **FILES})
     count, ended = front_ends(project)
     assert count == 2, "one for each value of the group"
-    assert {each["status"] for each in ended.values()} == {"built"}
+    assert {event["status"] for event in ended.values()} == {"built"}
     assert len(project.libraries) == 4
     return project
 
@@ -84,7 +84,7 @@ def kernels(project: Project, index: int) -> list[str]:
 
 def test_each_program_has_its_own_kernel_and_no_other(built: Project) -> None:
     names = [kernels(built, index) for index in range(4)]
-    assert [len(each) for each in names] == [1, 1, 1, 1]
+    assert [len(group) for group in names] == [1, 1, 1, 1]
     parts = [name.split("Li")[1:] for (name,) in names]
     assert [(a.rstrip("E"), b.split("E")[0]) for a, b in parts] == [
         *(("64", "1"), ("128", "1"), ("64", "2"), ("128", "2"))
@@ -135,13 +135,13 @@ def test_a_limit_prunes_one_kernel_of_a_unit(built: Project) -> None:
 
 def test_a_program_of_a_unit_is_whole(built: Project, tmp_path: Path) -> None:
     """`compile.sh` and a package need no other program."""
-    (program, made) = next(iter(built.libraries.items()))
+    (program, content) = next(iter(built.libraries.items()))
     alone = tmp_path / "tree"
     for name in ("programs/" + program, "include"):
         shutil.copytree(built.cache / name, alone / name)
     script = alone / "programs" / program / "module/compile.sh"
     subprocess.run(["bash", str(script), str(tmp_path / "lib.so")], check=True)
-    assert (tmp_path / "lib.so").read_bytes() == made
+    assert (tmp_path / "lib.so").read_bytes() == content
     shutil.rmtree(built.cache / "state")
     built.run("package", "all", "--output", str(tmp_path / "out"))
     built.run("cache", "verify")
@@ -156,7 +156,7 @@ def test_the_same_code_as_alone(built: Project, tmp_path: Path) -> None:
     assert front_ends(apart)[0] == 4
 
     def code(project: Project) -> list[bytes]:
-        found = []
+        sections = []
         for index in range(4):
             (shown,) = project.run("cache", "show", "--json", f"scale/{index}").events
             library = project.cache / "programs" / shown["program"] / "module/lib.so"
@@ -165,24 +165,24 @@ def test_the_same_code_as_alone(built: Project, tmp_path: Path) -> None:
             (kernel,) = shown["kernels"]
             section = elf.find_section(f".text.{kernel}")
             assert section is not None
-            found.append(elf.read_section(section))
-        return found
+            sections.append(elf.read_section(section))
+        return sections
 
     assert code(built) == code(apart)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('["unroll"]', '["unrol"]', 'tilus.toml:14:10: error: unknown parameter "unrol"'),
         ('["unroll"]', "[]", '"unroll" is undefined'),
         ("[64, 128]", "{ range = [1, 257] }", "257 schedules would be one translation unit"),
     ],
 )
-def test_what_cannot_be_grouped_is_said(new_project, old, new, said) -> None:
+def test_what_cannot_be_grouped_is_said(new_project, old, new, message) -> None:
     project = new_project(MANIFEST, FILES)
     project.edit("tilus.toml", old, new)
     error = project.run("plan", status=2).err
-    assert said in error
-    if "undefined" in said:
+    assert message in error
+    if "undefined" in message:
         assert 'pass it to the kernel, as in kernel = "scale<{{ unroll }}>"' in error

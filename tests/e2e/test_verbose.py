@@ -24,27 +24,30 @@ def commands(text: str) -> list[list[str]]:
 
 
 def test_v_prints_the_command_lines_of_each_program(project: Project, fake_cuda: FakeCuda) -> None:
-    told = commands(project.run("-v", "build").err)
-    assert [words[0] for words in told].count(fake_cuda.nvcc) == 2
-    assert all("source.cu" in " ".join(words) for words in told if words[0] == fake_cuda.nvcc)
+    command_lines = commands(project.run("-v", "build").err)
+    assert [words[0] for words in command_lines].count(fake_cuda.nvcc) == 2
+    assert all(
+        "source.cu" in " ".join(words) for words in command_lines if words[0] == fake_cuda.nvcc
+    )
     assert commands(project.run("-v", "build").err) == []
 
 
 def test_vv_prints_what_the_compilers_said_too(project: Project) -> None:
-    said = project.run("-vv", "build").err
-    assert commands(said)
-    assert said.count("  this is a warning that says nothing") == 2
+    stderr = project.run("-vv", "build").err
+    assert commands(stderr)
+    assert stderr.count("  this is a warning that says nothing") == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "told", "said"), [((), False, False), (("-v",), True, False), (("-vv",), True, True)]
+    ("words", "has_details", "has_commands"),
+    [((), False, False), (("-v",), True, False), (("-vv",), True, True)],
 )
-def test_events_have_as_much_as_was_asked_for(project, words, told, said) -> None:
+def test_events_have_as_much_as_was_asked_for(project, words, has_details, has_commands) -> None:
     events = project.run("--json", *words, "build").events
-    finished = [each for each in events if each["event"] == "finished"]
+    finished = [event for event in events if event["event"] == "finished"]
     assert len(finished) == 2
-    assert all(bool(each["commands"]) == told for each in finished)
-    assert all(("warning" in each["log"]) == said for each in finished)
+    assert all(bool(event["commands"]) == has_details for event in finished)
+    assert all(("warning" in event["log"]) == has_commands for event in finished)
 
 
 def test_the_variable_may_say_how_much(project: Project) -> None:
@@ -80,8 +83,8 @@ def test_programs_that_were_there_before_are_dumped(dumped):
     assert "// {{ twice }}" in template
     assert "{{ unroll }}" in template
     assert (good / "ir/3_source.cu").read_text() == (good / "module/source.cu").read_text()
-    made = {path.name for path in (good / "module/ir").iterdir()}
-    assert made == {"host.ii", "host.s"}
+    names = {path.name for path in (good / "module/ir").iterdir()}
+    assert names == {"host.ii", "host.s"}
     assert "scale" in (good / "module/ir/host.s").read_text()
     assert dumped.run("cache", "verify").out == "no problems found\n"
 
@@ -123,6 +126,6 @@ def test_sass_is_dumped_for_the_architectures_of_the_target_and_no_other(new_pro
     project = new_project(manifest, {"kernels/scale.cu.j2": scale.TEMPLATE})
     project.build("--dump-ir")
     (program,) = project.programs.values()
-    made = {path.name for path in (program / "module/ir").iterdir()}
+    actual = {path.name for path in (program / "module/ir").iterdir()}
     names = {"sm_90a.ptx", "sm_90a.sass", "device.sm_90a.ii"}
-    assert {name for name in made if "sm_" in name} == names
+    assert {name for name in actual if "sm_" in name} == names

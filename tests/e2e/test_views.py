@@ -54,8 +54,8 @@ def test_what_is_wrong_with_an_export_is_nothing(built, layout):
 
 
 def test_tilus(built):
-    told = built.run("cache", "export", "--layout", "tilus", "view")
-    assert told.out.startswith("view: 1 script, ")
+    result = built.run("cache", "export", "--layout", "tilus", "view")
+    assert result.out.startswith("view: 1 script, ")
     view, hashes = built.directory / "view", programs(built)
     (script,) = view.glob("scripts/scale/*")
     links = {path.name: os.readlink(path) for path in (script / "programs").iterdir()}
@@ -64,10 +64,10 @@ def test_tilus(built):
         "1": f"../../../../programs/{tilus_name(built, hashes[2])}",
     }
     for number in links:
-        there = script / "programs" / number
-        ours = built.programs[hashes[0 if number == "0" else 2]]
-        assert (there / "module/lib.so").samefile(ours / "module/lib.so")
-        assert {"program.txt", "options.txt"} <= {path.name for path in there.iterdir()}
+        link = script / "programs" / number
+        program = built.programs[hashes[0 if number == "0" else 2]]
+        assert (link / "module/lib.so").samefile(program / "module/lib.so")
+        assert {"program.txt", "options.txt"} <= {path.name for path in link.iterdir()}
     assert (script / "failed/building/1").resolve().is_dir()
     assert "oops" in (script / "failed/building/1.txt").read_text()
     table = json.loads((script / "dispatch_table.json").read_text())
@@ -124,8 +124,8 @@ def test_a_view_is_replaced_and_nothing_else_is(built):
 def test_a_damaged_script_is_named(built):
     (text,) = built.cache.glob("scripts/scale/*/script.json")
     text.write_text("{")
-    told = built.run("cache", "export", "--layout", "tilus", "view", status=1)
-    assert "script.json is damaged" in told.err
+    result = built.run("cache", "export", "--layout", "tilus", "view", status=1)
+    assert "script.json is damaged" in result.err
     assert not (built.directory / "view").exists()
 
 
@@ -139,7 +139,7 @@ def test_in_a_project_its_own_scripts_are_listed_and_exported(built, tmp_path):
         other.run("cache", "ls", *option, "--cache-dir", str(built.cache))
         for option in ((), ("--all",))
     ]
-    assert [("plus" in each.out, "scale" in each.out) for each in listings] == [
+    assert [("plus" in listing.out, "scale" in listing.out) for listing in listings] == [
         (True, False),
         (True, True),
     ]

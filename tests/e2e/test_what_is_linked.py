@@ -58,9 +58,9 @@ def run(project: Project) -> int:
 
 def test_a_library_that_is_nowhere_is_named(linking: Linking):
     project = linking('link-libs = ["no_such", "m"]')
-    said = project.run("build", status=1).err
-    assert "libno_such.so or libno_such.a is neither in link-dirs, nor in the toolkit" in said
-    assert "hash does not cover" not in said
+    stderr = project.run("build", status=1).err
+    assert "libno_such.so or libno_such.a is neither in link-dirs, nor in the toolkit" in stderr
+    assert "hash does not cover" not in stderr
     project.edit("tilus.toml", '"no_such"', '":libm.so.99"')
     assert "error: libm.so.99 is neither in link-dirs" in project.run("build", status=1).err
 
@@ -88,8 +88,8 @@ def test_what_a_linkers_script_names_beside_itself_comes_with_it(linking: Linkin
     assert project.compiled() == 1
     assert "libq.so.7" in needed(project)
     script.write_text(f"GROUP({project.directory}/vendor/libp.so.6)\n")
-    said = project.run("build", status=1).err
-    assert "vendor/libp.so.6, and the program's hash does not cover it; a [library.NAME]" in said
+    stderr = project.run("build", status=1).err
+    assert "vendor/libp.so.6, and the program's hash does not cover it; a [library.NAME]" in stderr
 
 
 def test_a_thin_archive_is_refused_where_it_is_named(linking: Linking):
@@ -97,9 +97,9 @@ def test_a_thin_archive_is_refused_where_it_is_named(linking: Linking):
     part(project, 8, "-c", "-o", "part.o")
     vendor = project.directory / "vendor"
     subprocess.run(["ar", "rcsDT", "libpart.a", "part.o"], cwd=vendor, check=True)
-    said = project.run("build", status=2).err
-    assert "vendor/libpart.a is a thin archive: it names objects, and holds none" in said
-    assert 'objects = ["vendor/*.a"]' in said
+    stderr = project.run("build", status=2).err
+    assert "vendor/libpart.a is a thin archive: it names objects, and holds none" in stderr
+    assert 'objects = ["vendor/*.a"]' in stderr
 
 
 def test_a_linkers_log_has_the_files_of_the_project(linking: Linking):
@@ -107,9 +107,9 @@ def test_a_linkers_log_has_the_files_of_the_project(linking: Linking):
     project = linking('objects = ["vendor/*.o"]')
     part(project, 9, "-Dpart=other", "-c", "-o", "d0.o")
     part(project, 9, "-Dpart=other", "-c", "-o", "e0.o")
-    said = project.run("build", status=1).err
-    assert "ld: vendor/e0.o: in function" in said
-    assert "ld: src/a.cpp: in function" in said
+    stderr = project.run("build", status=1).err
+    assert "ld: vendor/e0.o: in function" in stderr
+    assert "ld: src/a.cpp: in function" in stderr
 
 
 def entry(new_project: NewProject, target: str, keys: str, source: str) -> Project:
@@ -125,8 +125,8 @@ def entry(new_project: NewProject, target: str, keys: str, source: str) -> Proje
 
 def library(project: Project) -> bytes:
     """The last that was made."""
-    made = project.cache.glob("programs/*/module/lib.so")
-    return max(made, key=lambda path: path.stat().st_mtime_ns).read_bytes()
+    paths = project.cache.glob("programs/*/module/lib.so")
+    return max(paths, key=lambda path: path.stat().st_mtime_ns).read_bytes()
 
 
 def test_an_entry_is_linked_as_a_library_is(new_project: NewProject):
@@ -148,8 +148,8 @@ def test_an_entry_is_linked_as_a_library_is(new_project: NewProject):
     project.edit("tilus.toml", 'entry = "run"', 'entry = "run"\nundefined = true')
     assert project.compiled() == 1
     project.edit("tilus.toml", 'entry = "run"', 'kernel = "run"')
-    said = project.run("build", status=2).err
-    assert '"undefined" is for scripts with an entry' in said
+    stderr = project.run("build", status=2).err
+    assert '"undefined" is for scripts with an entry' in stderr
 
 
 @pytest.mark.nvcc
@@ -165,5 +165,5 @@ def test_an_entry_calls_the_driver(new_project: NewProject):
     assert "libcuda.so.1" in read_needs(library(project)).libraries
     project.edit("tilus.toml", 'link-libs = ["cuda"]', "")
     project.edit("e.cu", "cuCtxGetCurrent(&", "cuCtxGetCurent(&")
-    said = project.run("build", status=1).err
-    assert "nothing that is linked defines cuCtxGetCurent(" in said
+    stderr = project.run("build", status=1).err
+    assert "nothing that is linked defines cuCtxGetCurent(" in stderr

@@ -177,7 +177,7 @@ def test_whatever_a_plan_asks_of_the_disk(new_project, sites: list[Path], tmp_pa
         comment = b"\n#define VALUE 9\n" if path.suffix in (".h", ".j2", "") else b"\n# x\n"
         path.write_bytes(before + comment)
         again, fresh = project, project.copy(tmp_path / f"fresh{number}", cache=False)
-        ends = [each.run("build", status=None).status for each in (again, fresh)]
+        ends = [checkout.run("build", status=None).status for checkout in (again, fresh)]
         assert ends[0] == ends[1], path
         if ends[0] != 2:
             assert list_scripts(again) == list_scripts(fresh), path

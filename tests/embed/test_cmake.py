@@ -73,26 +73,26 @@ Make = Callable[[str], CMakeProject]
 def test_kernels_are_built_when_a_source_of_theirs_changes(project: Make, generator: str) -> None:
     """Given the example, built and tested, when nothing, a time, and a header changes, and when it
     is installed and its build directory is gone."""
-    made = project(generator)
-    made.configure()
-    assert STARTED in made.build()
-    run_to_end(["ctest", "--test-dir", "build"], cwd=made.directory)
+    cmake_project = project(generator)
+    cmake_project.configure()
+    assert STARTED in cmake_project.build()
+    run_to_end(["ctest", "--test-dir", "build"], cwd=cmake_project.directory)
 
-    assert STARTED not in made.build()
-    (made.directory / "kernels/unit.h").touch()
-    said = made.build()
-    assert STARTED in said
-    assert "4 programs, nothing to do" in said
-    assert "main.cpp" not in said
-    assert "kernels.c" not in said
-    assert STARTED not in made.build()
+    assert STARTED not in cmake_project.build()
+    (cmake_project.directory / "kernels/unit.h").touch()
+    output = cmake_project.build()
+    assert STARTED in output
+    assert "4 programs, nothing to do" in output
+    assert "main.cpp" not in output
+    assert "kernels.c" not in output
+    assert STARTED not in cmake_project.build()
 
-    made.edit("kernels/unit.h", "1.0f", "2.0f")
-    assert "2 compiled, 2 up to date" in made.build()
-    assert "7 1.5" in run_to_end(["build/waves"], cwd=made.directory, status=1).stdout
-    installed = made.directory.parent / "installed"
-    made.cmake("--install", "build", "--prefix", installed)
-    shutil.rmtree(made.directory / "build")
+    cmake_project.edit("kernels/unit.h", "1.0f", "2.0f")
+    assert "2 compiled, 2 up to date" in cmake_project.build()
+    assert "7 1.5" in run_to_end(["build/waves"], cwd=cmake_project.directory, status=1).stdout
+    installed = cmake_project.directory.parent / "installed"
+    cmake_project.cmake("--install", "build", "--prefix", installed)
+    shutil.rmtree(cmake_project.directory / "build")
     assert "7 1.5" in run_to_end([installed / "bin/waves"], status=1).stdout
 
 
@@ -142,7 +142,7 @@ def test_the_code_of_the_best_target_serves_each_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("MANIFEST tilus.toml", "MANIFEST kernels", "MANIFEST kernels is not a tilus.toml"),
         ("SCRIPTS saxpy", "SCRIPT saxpy", "unknown argument SCRIPT;saxpy"),
@@ -150,25 +150,27 @@ def test_the_code_of_the_best_target_serves_each_gpu(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_in_a_cmakelists_ends_its_configuration(
-    project: Make, old: str, new: str, said: str
+    project: Make, old: str, new: str, message: str
 ) -> None:
-    made = project("Ninja")
-    made.edit("CMakeLists.txt", old, new)
-    assert said in " ".join(made.configure(status=1).split())
+    cmake_project = project("Ninja")
+    cmake_project.edit("CMakeLists.txt", old, new)
+    assert message in " ".join(cmake_project.configure(status=1).split())
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--script", "sapxy"), 'did you mean "saxpy"?'),
         (("--target", "gpu"), "known: cpu"),
         (("--manifest", "nowhere/tilus.toml"), "nowhere/tilus.toml"),
     ],
 )
-def test_what_cannot_be_built_is_named(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_built_is_named(
+    tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
     command = [sys.executable, "-m", "tilusbuild", "cmake", "build", "k", *words]
     command += ["--sources", str(tmp_path), "--beside", str(tmp_path)]
     ran = run_to_end(command, cwd=EXAMPLE, status=2)
-    assert said in ran.stderr
+    assert message in ran.stderr
     assert "Traceback" not in ran.stderr
     assert list(tmp_path.iterdir()) == []

@@ -35,10 +35,10 @@ def test_copies_of_the_sources_compile_nothing_again(project: PythonProject) -> 
     `uv build` do, and a second wheel in place."""
     assert "2 compiled" in project.call("build_editable")[1]
     sdist, _ = project.call("build_sdist")
-    wheel, said = project.call("build_wheel", at=project.unpacked(sdist))
-    assert "2 programs, nothing to do" in said
-    again, said = project.call("build_wheel")
-    assert "2 programs, nothing to do" in said
+    wheel, output = project.call("build_wheel", directory=project.unpacked(sdist))
+    assert "2 programs, nothing to do" in output
+    again, output = project.call("build_wheel")
+    assert "2 programs, nothing to do" in output
     assert wheel == again
     assert (project.directory / ".cache").exists()
     assert not (project.around / "home/.cache/tilus").exists()
@@ -47,9 +47,11 @@ def test_copies_of_the_sources_compile_nothing_again(project: PythonProject) -> 
 def test_a_copy_that_nothing_is_known_of_uses_the_cache_of_the_user(python_project: Make) -> None:
     project = python_project("hatchling.build")
     copy = project.directory.rename(project.around / "tmp/pip-req-build-1")
-    assert "2 compiled" in project.call("build_wheel", at=copy)[1]
-    _, said = project.call("build_wheel", at=copy.rename(project.around / "tmp/pip-req-build-2"))
-    assert "2 programs, nothing to do" in said
+    assert "2 compiled" in project.call("build_wheel", directory=copy)[1]
+    _, output = project.call(
+        "build_wheel", directory=copy.rename(project.around / "tmp/pip-req-build-2")
+    )
+    assert "2 programs, nothing to do" in output
     index = (project.around / "home/.cache/tilus/index.json").read_text()
     assert "kernel-cache:wheel:mypackage" in index
     assert "/tmp/" not in index.replace(str(project.around.parent), "")
@@ -98,12 +100,12 @@ def test_a_wheel_and_an_sdist_have_the_rows_of_the_repository(
         {"schema": 1, "script": "scale"},
         {**row, "sizes": {"n": 3}, "schedule": {"step": 2}},
     ]
-    made = project.directory / "tuned/scale.jsonl"
-    made.parent.mkdir()
-    made.write_text("\n".join(map(json.dumps, lines)))
+    path = project.directory / "tuned/scale.jsonl"
+    path.parent.mkdir()
+    path.write_text("\n".join(map(json.dumps, lines)))
     sdist = project.unpacked(project.call("build_sdist")[0])
-    assert (sdist / "tuned/scale.jsonl").read_text() == made.read_text()
-    site = project.unpacked(project.call("build_wheel", at=sdist)[0])
+    assert (sdist / "tuned/scale.jsonl").read_text() == path.read_text()
+    site = project.unpacked(project.call("build_wheel", directory=sdist)[0])
     why = "import tilusbuild; print(tilusbuild.load('scale', where='mypackage').select(n=3).why)"
     assert project.python(why, site, cwd=tmp_path) == ["measured at n = 3 (tuned/scale.jsonl)"]
 
@@ -112,7 +114,7 @@ PACKAGES = "\n[package.one]\n[package.two]\n"
 
 
 @pytest.mark.parametrize(
-    ("declared", "manifest", "said"),
+    ("declared", "manifest", "message"),
     [
         ("manifst = 'tilus.toml'\n", "", ("unknown key", 'did you mean "manifest"?')),
         ("manifest = 'k'\n", "", ("no tilus.toml at k", "kernels/tilus.toml")),
@@ -122,7 +124,7 @@ PACKAGES = "\n[package.one]\n[package.two]\n"
     ],
 )
 def test_a_mistake_is_shown_where_it_is(
-    python_project: Make, declared: str, manifest: str, said: tuple[str, ...]
+    python_project: Make, declared: str, manifest: str, message: tuple[str, ...]
 ) -> None:
     project = python_project("hatchling.build" if manifest else "setuptools.build_meta")
     project.declare(declared)
@@ -130,7 +132,7 @@ def test_a_mistake_is_shown_where_it_is(
         file.write(manifest)
     _, text = project.call("build_wheel", status=2)
     assert "Traceback" not in text
-    assert all(each in text for each in said), text
+    assert all(phrase in text for phrase in message), text
     assert "pyproject.toml:" in text or declared == "package = 'on'\n"
 
 

@@ -84,8 +84,8 @@ def test_a_script_fails_when_its_default_does_or_when_nothing_of_it_builds() -> 
 
 def test_only_a_compile_on_a_worker_has_one_in_its_event() -> None:
     listener = Listener()
-    there = replace(built(), elsewhere=WorkerRun("grpc://there", "w-7"))
-    compiler = FakeCompiler(lambda job: there if job.index == 1 else built())
+    remote_result = replace(built(), elsewhere=WorkerRun("grpc://there", "w-7"))
+    compiler = FakeCompiler(lambda job: remote_result if job.index == 1 else built())
     run(jobs(3), compiler=compiler, listener=listener)
     workers = {event.index: event.worker for event in listener.named("finished")}
     assert workers == {0: "", 1: "w-7", 2: ""}
@@ -98,7 +98,7 @@ def test_keep_going_stops_after_so_many_failures() -> None:
     assert summary.exit_status == 1
 
 
-def whole(count: int = 20, script: str = "matmul") -> list[FakeJob]:
+def make_instance(count: int = 20, script: str = "matmul") -> list[FakeJob]:
     """The schedules of an instance; the one in the middle is its default."""
     plan = jobs(count, script)
     plan[count // 2].is_default = True
@@ -108,7 +108,7 @@ def whole(count: int = 20, script: str = "matmul") -> list[FakeJob]:
 def test_an_error_that_all_schedules_seem_to_share_is_not_compiled_twenty_times() -> None:
     store, listener = FakeStore(), Listener()
     compiler = FakeCompiler(lambda job: failed() if job.script == "matmul" else built())
-    plan = [*whole(), *whole(5, "other")]
+    plan = [*make_instance(), *make_instance(5, "other")]
     result = run(plan, store, compiler, listener, jobs=1)
     assert columns(result.summary) == {"compiled": 5, "failed": 2, "skipped": 18}
     (held,) = listener.named("held_back")
@@ -125,7 +125,9 @@ def test_an_error_that_all_schedules_seem_to_share_is_not_compiled_twenty_times(
 
 
 def test_with_k_0_every_schedule_is_compiled() -> None:
-    summary = run(whole(), compiler=FakeCompiler(lambda job: failed()), keep_going=0).summary
+    summary = run(
+        make_instance(), compiler=FakeCompiler(lambda job: failed()), keep_going=0
+    ).summary
     assert columns(summary) == {"failed": 20}
 
 
@@ -140,10 +142,13 @@ def test_with_k_0_every_schedule_is_compiled() -> None:
 )
 def test_errors_that_schedules_do_not_share_hold_nothing_back(log) -> None:
     compiler = FakeCompiler(lambda job: failed(log(job)))
-    assert columns(run(whole(), compiler=compiler, jobs=1).summary) == {"failed": 20}
+    assert columns(run(make_instance(), compiler=compiler, jobs=1).summary) == {"failed": 20}
     # And a schedule that builds keeps the others.
     compiler = FakeCompiler(lambda job: built() if cast("FakeJob", job).index == 0 else failed())
-    assert columns(run(whole(), compiler=compiler, jobs=1).summary) == {"compiled": 1, "failed": 19}
+    assert columns(run(make_instance(), compiler=compiler, jobs=1).summary) == {
+        "compiled": 1,
+        "failed": 19,
+    }
 
 
 def test_a_dry_run_compiles_and_writes_nothing() -> None:
@@ -255,17 +260,17 @@ def test_so_many_accidents_are_retried(cause: Cause, retries: int) -> None:
 
 def test_a_compiler_is_cancelled_by_the_object_that_it_was_given() -> None:
     """By its hash, a program's second compile would be killed for the first."""
-    given: list[Any] = []
+    job_arguments: list[Any] = []
 
     def compiled(job: Any) -> Compiled:
-        given.append(job)
+        job_arguments.append(job)
         return built()
 
     compiler = FakeCompiler(compiled)
     job = FakeJob("matmul 0")
     run([job], compiler=compiler)
     run([job], compiler=compiler)
-    assert given[0] is not given[1]
+    assert job_arguments[0] is not job_arguments[1]
 
 
 def test_a_job_that_no_longer_renders_what_was_planned_is_not_compiled() -> None:

@@ -103,9 +103,9 @@ def start() -> Iterator[Callable[..., Running]]:
         return started[-1]
 
     yield begin
-    for each in started:
-        each.control.stop_build(2)
-        each.thread.join(60)
+    for build in started:
+        build.control.stop_build(2)
+        build.thread.join(60)
 
 
 def jobs(*texts: str) -> list[FakeJob]:

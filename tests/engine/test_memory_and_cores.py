@@ -199,11 +199,11 @@ def test_history_knows_a_schedule_else_its_instance_else_all(tmp_path: Path) -> 
     history.record_compile(known, 2.0, 100)
     history.record_compile(FakeJob("d", index=2), 4.0, 300)
     history.save()
-    for each in (history, History(str(tmp_path / "state"))):
-        assert each.estimate_job(known) == each.estimate_job(edited) == Estimate(2.0, 100)
-        assert each.estimate_job(sibling) == each.estimate_job(stranger) == Estimate(3.0, 300)
-        assert each.find_measurement(known) == Estimate(2.0, 100)
-        assert each.find_measurement(edited) == NOTHING, "a measurement is of that very program"
+    for reader in (history, History(str(tmp_path / "state"))):
+        assert reader.estimate_job(known) == reader.estimate_job(edited) == Estimate(2.0, 100)
+        assert reader.estimate_job(sibling) == reader.estimate_job(stranger) == Estimate(3.0, 300)
+        assert reader.find_measurement(known) == Estimate(2.0, 100)
+        assert reader.find_measurement(edited) == NOTHING, "a measurement is of that very program"
 
 
 @pytest.mark.parametrize("record", [None, 1, [], [1], ["1", 2], [-1, 2], [1e300, 2], [1, "2"]])

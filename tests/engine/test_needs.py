@@ -18,7 +18,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[FakeJob], set[str]]:
     count = draw(st.integers(1, 12))
     numbers = range(count)
     objects = [FakeJob(f"object {n}", script="objects", index=n, is_part=True) for n in numbers]
-    hashes = [each.hash for each in objects]
+    hashes = [job.hash for job in objects]
     libraries = [
         FakeJob(
             f"library {n}",
@@ -30,7 +30,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[FakeJob], set[str]]:
         for n in range(draw(st.integers(1, 40)))
     ]
     jobs = draw(st.permutations([*objects, *libraries]))
-    return jobs, draw(st.sets(st.sampled_from([each.text for each in objects])))
+    return jobs, draw(st.sets(st.sampled_from([job.text for job in objects])))
 
 
 @given(graphs(), st.integers(1, 5), st.sets(st.integers(0, 11)))

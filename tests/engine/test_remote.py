@@ -36,8 +36,8 @@ class FakeRemote(Remote):
         def answer() -> None:
             tell(Warned("slow today"))
             for job in jobs:
-                if (said := self._script(job)) is not None:
-                    tell(RemoteAnswered(job.hash, HIT if said == "hit" else None))
+                if (verdict := self._script(job)) is not None:
+                    tell(RemoteAnswered(job.hash, HIT if verdict == "hit" else None))
 
         threading.Thread(target=answer).start()
         return {job.hash for job in jobs}
@@ -72,8 +72,8 @@ def test_a_hit_is_not_compiled_and_a_miss_is() -> None:
     summary = listener.named("summary")[0]
     assert (summary.compiled, summary.cached, summary.exit_status) == (2, 4, 0)
     assert sorted(compiler.runs) == ["text 2", "text 4"]
-    assert [each.remote for each in listener.named("finished")].count(True) == 3
-    assert [each.message for each in listener.named("warning")] == ["slow today"]
+    assert [event.remote for event in listener.named("finished")].count(True) == 3
+    assert [event.message for event in listener.named("warning")] == ["slow today"]
 
 
 def test_only_what_the_store_has_not_is_asked_for_and_nothing_in_a_dry_run() -> None:
@@ -118,7 +118,7 @@ def test_a_stop_skips_what_was_asked_for() -> None:
 def library(**kwargs: Any) -> list[FakeJob]:
     """Two objects, and what is made of them."""
     objects = [FakeJob(f"object {index}", index=index, is_part=True) for index in range(2)]
-    needs = tuple(each.hash for each in objects)
+    needs = tuple(job.hash for job in objects)
     return [FakeJob("link", script="link", needs=needs, is_part=True, **kwargs), *objects]
 
 

@@ -88,10 +88,12 @@ def test_whatever_is_raised_the_tokens_go_back(error: BaseException) -> None:
 
 
 def test_a_warning_is_given_once_and_only_when_there_is_something_to_share() -> None:
-    for count, told in ((0, 0), (1, 0), (2, 1)):
+    for count, warning_count in ((0, 0), (1, 0), (2, 1)):
         listener = Listener()
         run(count, listener=listener, warnings=("begin with +",))
-        assert [event.message for event in listener.named("warning")] == ["begin with +"] * told
+        assert [event.message for event in listener.named("warning")] == [
+            "begin with +"
+        ] * warning_count
 
 
 def test_compiles_elsewhere_have_a_limit_of_their_own() -> None:

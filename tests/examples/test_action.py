@@ -62,31 +62,33 @@ class Machine:
             environment={**self.environment, **own},
             status=status,
         )
-        if (said := self.around / "ENV").exists():
-            self.environment |= dict(line.split("=", 1) for line in said.read_text().splitlines())
+        if (path := self.around / "ENV").exists():
+            self.environment |= dict(line.split("=", 1) for line in path.read_text().splitlines())
         return done.stdout + done.stderr
 
     def job(self, name: str, values: Mapping[str, str]) -> str:
         """Run the steps of a job of the workflow that uses no action; what they say."""
         kernels = WORKFLOWS["kernels"]
-        said = ""
+        output = ""
         for step in kernels["jobs"][name]["steps"]:
             if "run" in step and step["name"] not in ELSEWHERE:
                 step = {**step, "env": {**kernels["env"], **step.get("env", {})}}
-                said += self.run(step, values)
-        return said
+                output += self.run(step, values)
+        return output
 
-    def use(self, given: Mapping[str, str], status: int = 0) -> str:
+    def use(self, settings: Mapping[str, str], status: int = 0) -> str:
         """Run the action with inputs; what its build says."""
-        inputs = {name: each["default"] for name, each in ACTION["inputs"].items()} | {**given}
+        inputs = {
+            name: declaration["default"] for name, declaration in ACTION["inputs"].items()
+        } | {**settings}
         values = {f"inputs.{name}": value for name, value in inputs.items()}
-        said = ""
+        output = ""
         for step in ACTION["runs"]["steps"]:
             asked = inputs["command"] or "inputs.command" not in step.get("if", "")
             if "run" in step and step["name"] not in ELSEWHERE and asked:
                 fails = status if step["name"] == "build" else 0
-                said += self.run(step, values, status=fails)
-        return said
+                output += self.run(step, values, status=fails)
+        return output
 
 
 def written(text: str, values: Mapping[str, str]) -> str:
@@ -124,8 +126,8 @@ def test_the_action_installs_itself_unless_a_version_is_named(tmp_path: Path) ->
         ("", "==0.1.0", "tilusbuild==0.1.0"),
         ("cuda", "==0.1.0", "tilusbuild[cuda]==0.1.0"),
     ):
-        said = machine.run(install, {"inputs.extras": extras, "inputs.version": version})
-        assert said == f"-m pip install {package}\n"
+        output = machine.run(install, {"inputs.extras": extras, "inputs.version": version})
+        assert output == f"-m pip install {package}\n"
 
 
 def test_the_action_shares_programs_by_a_remote_cache(tmp_path: Path) -> None:
@@ -184,7 +186,7 @@ def test_the_workflow_of_a_setup_py_compiles_no_source_twice(tmp_path: Path) -> 
     page = (ROOT / "docs/torch-extensions.md").read_text()
     machine = Machine(tmp_path / "project", tmp_path)
     machine.environment["PIP_VERBOSE"] = "1"
-    said = []
+    outputs = []
     for _ in range(2):
         shutil.rmtree(machine.directory, ignore_errors=True)
         (machine.directory / "csrc").mkdir(parents=True)
@@ -193,9 +195,9 @@ def test_the_workflow_of_a_setup_py_compiles_no_source_twice(tmp_path: Path) -> 
             (machine.directory / name).write_text(text)
         machine.use({"command": ""})
         build = next(step for step in steps_of("setup-py") if step.get("name") == "build")
-        said.append(machine.run(build, {}))
-    assert "1 sources: 1 compiled" in said[0]
-    assert "1 sources: 0 compiled, 1 from the cache" in said[1]
+        outputs.append(machine.run(build, {}))
+    assert "1 sources: 1 compiled" in outputs[0]
+    assert "1 sources: 0 compiled, 1 from the cache" in outputs[1]
 
 
 @pytest.mark.slow
@@ -205,9 +207,9 @@ def test_the_workflow_of_cmake_builds_and_tests_the_example(tmp_path: Path) -> N
     machine.environment["tilusbuild_DIR"] = str(ROOT / "tilusbuild/embed/cmake")
     machine.use({"command": ""})
     steps = [step for step in steps_of("cmake") if "run" in step]
-    said = [machine.run(step, {}) for step in steps]
-    assert "100% tests passed" in said[2]
-    assert "Building" not in said[3]
+    outputs = [machine.run(step, {}) for step in steps]
+    assert "100% tests passed" in outputs[2]
+    assert "Building" not in outputs[3]
 
 
 # The workflow that uses no action: shards, joined, packaged and signed.
@@ -247,9 +249,9 @@ def test_the_workflow_packages_what_one_build_would(tmp_path: Path) -> None:
     for shard in WORKFLOWS["kernels"]["jobs"]["build"]["strategy"]["matrix"]["shard"]:
         machine.job("build", {"matrix.shard": str(shard)})
         project.cache.rename(tmp_path / f"cache of {shard}")
-    said = machine.job("package", secret)
-    assert "6 fetched" in said
-    assert "signed by signing.pub" in said
+    output = machine.job("package", secret)
+    assert "6 fetched" in output
+    assert "signed by signing.pub" in output
     assert len(list(project.directory.glob("junit-*.xml"))) == 4
     assert not (tmp_path / "temp/key.pem").exists()
     packed = (project.directory / "dist/p-0.1.0/tilus-package.json").read_bytes()

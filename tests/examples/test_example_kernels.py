@@ -99,7 +99,7 @@ def test_hoppers_way_through_the_kernel(gemm, emulate, dtype, block_m, block_n):
         a, b, c = matrices(m, n, k, dtype)
         _, block, smem = program.geometry(m=m, n=n, k=k)
         boxes = [(64, block_m), (64, 64), (64, 64)]
-        maps = [TensorMap(i, each, boxes[i]) for i, each in enumerate((a, b, c))]
+        maps = [TensorMap(i, tensor, boxes[i]) for i, tensor in enumerate((a, b, c))]
         arguments = [*maps, np.int32(m), np.int32(n), np.int32(k), ALPHA]
         done = kernel.launch([blocks], block, smem, arguments, mapped=(a, b, c), **options)
         check(gemm, done.tensors[2], a, b, dtype)
@@ -132,9 +132,9 @@ def test_decode(attention, emulate, launch, head_dim, warps, rows):
     kernel = emulate(program)
     # Positions that are no whole rounds of the warps, and fewer than there are warps.
     for heads, kv_heads, length in [(4, 2, 37), (2, 2, 1)]:
-        given = arguments(heads, kv_heads, length, head_dim)
-        result = launch(program, kernel, given, heads=heads).tensors[3]
-        expected = attention.reference.decode(*given[:4], given[7])
+        call_arguments = arguments(heads, kv_heads, length, head_dim)
+        result = launch(program, kernel, call_arguments, heads=heads).tensors[3]
+        expected = attention.reference.decode(*call_arguments[:4], call_arguments[7])
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -144,8 +144,15 @@ def test_gather(indices, emulate, launch, native, target):
     program = indices.programs("gather", target)[0]
     rng = np.random.default_rng(1)
     table, rows = rng.standard_normal((7, 70), dtype=np.float32), rng.integers(0, 7, 9, np.int32)
-    given = [table, rows, np.zeros((9, 70), np.float32), np.int32(7), np.int32(9), np.int32(70)]
-    result = call_program(program, emulate, launch, native, given, n=9)[2]
+    call_arguments = [
+        table,
+        rows,
+        np.zeros((9, 70), np.float32),
+        np.int32(7),
+        np.int32(9),
+        np.int32(70),
+    ]
+    result = call_program(program, emulate, launch, native, call_arguments, n=9)[2]
     np.testing.assert_array_equal(result, indices.reference.gather(table, rows))
 
 
@@ -156,8 +163,8 @@ def test_histogram(indices, emulate, launch, native, target, items):
     program = indices.programs("histogram", target, items=items)[0]
     x = np.random.default_rng(2).integers(0, 50, 1001, np.int32)
     counts = np.arange(50, dtype=np.int32)
-    given = [x, counts.copy(), np.int32(1001), np.int32(50)]
-    result = call_program(program, emulate, launch, native, given, n=1001, bins=50)[1]
+    call_arguments = [x, counts.copy(), np.int32(1001), np.int32(50)]
+    result = call_program(program, emulate, launch, native, call_arguments, n=1001, bins=50)[1]
     np.testing.assert_array_equal(result, indices.reference.histogram(x, counts))
 
 
@@ -170,8 +177,8 @@ def test_paged_decode(serving, emulate, launch, native, target, warps):
     k, v = rng.standard_normal((2, 5, 16, 2, 128), dtype=np.float32)
     pages, lengths = rng.integers(0, 5, (2, 3), np.int32), np.array([37, 1], np.int32)
     sizes = [*map(np.int32, (2, 4, 2, 5, 3)), np.float32(0.1)]
-    given = [q, k, v, pages, lengths, np.full_like(q, np.nan), *sizes]
-    result = call_program(program, emulate, launch, native, given, heads=4, batch=2)[5]
+    call_arguments = [q, k, v, pages, lengths, np.full_like(q, np.nan), *sizes]
+    result = call_program(program, emulate, launch, native, call_arguments, heads=4, batch=2)[5]
     expected = serving.reference.paged_decode(q, k, v, pages, lengths, 0.1)
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-6)
 
@@ -184,27 +191,27 @@ def test_linear(serving, emulate, launch, native, target, split_k):
     rng = np.random.default_rng(5)
     x, w = rng.standard_normal((3, 37), dtype=np.float32), rng.random((37, 130), np.float32)
     locks, y = np.zeros(9, np.int32), np.full((3, 130), np.nan, np.float32)
-    given = [x, w, y, locks, *map(np.int32, (3, 130, 37, 9))]
-    results = call_program(program, emulate, launch, native, given, m=3, n=130)
+    call_arguments = [x, w, y, locks, *map(np.int32, (3, 130, 37, 9))]
+    results = call_program(program, emulate, launch, native, call_arguments, m=3, n=130)
     expected = serving.reference.linear(x, w, np.zeros(9, np.int32))
     for result, want in zip(results[2:4], expected, strict=True):
         np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-5)
 
 
-def call_program(program, emulate, launch, native, given, **dimensions):
+def call_program(program, emulate, launch, native, call_arguments, **dimensions):
     """The arguments after a call of a program, emulated or of the host."""
     if program.target.kind == "cuda":
-        return launch(program, emulate(program), given, **dimensions).tensors
+        return launch(program, emulate(program), call_arguments, **dimensions).tensors
     pointers = [
         a.ctypes.data_as(ctypes.c_void_p)
         if a.ndim
         else ctypes.c_float(float(a))
         if a.dtype.kind == "f"
         else int(a)
-        for a in map(np.asarray, given)
+        for a in map(np.asarray, call_arguments)
     ]
     native(program)(*pointers)
-    return given
+    return call_arguments
 
 
 # examples/hopper: its host function against NumPy; tests/gpu calls the kernel.
@@ -251,9 +258,9 @@ def generated() -> set[tuple[int, int, int, int, int]]:
 
 def test_the_space_is_that_of_the_generator(marlin):
     names = ("group_blocks", "thread_m", "thread_k", "thread_n", "threads")
-    made = {tuple(p.values[name] for name in names) for p in marlin.programs("gemm", "ampere")}
-    assert made == generated()
-    assert len(made) == 60
+    actual = {tuple(p.values[name] for name in names) for p in marlin.programs("gemm", "ampere")}
+    assert actual == generated()
+    assert len(actual) == 60
 
 
 def test_the_numbers(tmp_path):

@@ -39,10 +39,10 @@ def compile_program(program, directory, *flags):
 def test_the_default_compiles_clean_and_the_last_schedule_without_warnings(
     request, tmp_path, example, script, target
 ):
-    found = request.getfixturevalue(example)
-    assert compile_program(found.default(script, target), tmp_path) == ""
-    said = compile_program(found.programs(script, target)[-1], tmp_path)
-    assert "warning #" not in said
+    built_example = request.getfixturevalue(example)
+    assert compile_program(built_example.default(script, target), tmp_path) == ""
+    log = compile_program(built_example.programs(script, target)[-1], tmp_path)
+    assert "warning #" not in log
 
 
 @pytest.mark.nvcc
@@ -98,5 +98,5 @@ def test_a_source_is_the_file_and_the_kernel_is_what_its_name_says(project: Proj
     project.run("build", "softmax[dtype=f16,half=true]", "--level", "0")
     (program,) = project.programs.values()
     assert "_ZN4rows7softmaxI6__half" in (program / "meta.json").read_text()
-    told = project.run("render", "softmax[dtype=f16,half=true]", "--level", "0").out
-    assert told.endswith("&rows::softmax<__half, 128, true>;\n")
+    output = project.run("render", "softmax[dtype=f16,half=true]", "--level", "0").out
+    assert output.endswith("&rows::softmax<__half, 128, true>;\n")

@@ -27,12 +27,12 @@ def values(kind: str, blocks: np.ndarray) -> np.ndarray:
 
 
 def filled(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    made = np.zeros(shape, ROWS[kind])
-    whole = rng.integers(0, 100, made["v"].shape)
-    made["v"] = whole % 7 - 3 if kind == "f32" else whole
-    if "scale" in (made.dtype.names or ()):
-        made["scale"] = rng.integers(1, 4, shape) / 2
-    return made
+    array = np.zeros(shape, ROWS[kind])
+    numbers = rng.integers(0, 100, array["v"].shape)
+    array["v"] = numbers % 7 - 3 if kind == "f32" else numbers
+    if "scale" in (array.dtype.names or ()):
+        array["scale"] = rng.integers(1, 4, shape) / 2
+    return array
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_every_pair_computes_what_numpy_does(project: Project):
         for vec in ("f32", "i8"):
             rows, vector = filled(row, (5, 3), rng), filled(vec, (3,), rng)
             out = np.zeros(5, "f4")
-            data = (each.ctypes.data_as(ctypes.c_void_p) for each in (rows, vector, out))
+            data = (array.ctypes.data_as(ctypes.c_void_p) for array in (rows, vector, out))
             assert run(row.encode(), vec.encode(), *data, 5, 3, None) == 0
             expected = (values(row, rows) * values(vec, vector)).sum((-1, -2))
             np.testing.assert_allclose(out, expected, rtol=1e-5)
@@ -62,9 +62,9 @@ def test_every_pair_computes_what_numpy_does(project: Project):
 @pytest.mark.slow
 def test_the_device_code_of_every_pair_is_in_the_library(project: Project):
     project.run("build", "rowdot", "--target", "ampere")
-    made = (project.directory / "build/ampere/librowdot.so").read_bytes()
+    library = (project.directory / "build/ampere/librowdot.so").read_bytes()
     for row in ROWS:
         for vec in ("f32", "i8"):
             name = f"row_{row}"
             kernel = f"_Z14row_dot_kernelI{len(name)}{name}{len('vec_' + vec)}vec_{vec}E"
-            assert kernel.encode() in made
+            assert kernel.encode() in library

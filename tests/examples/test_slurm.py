@@ -28,14 +28,14 @@ exec env -u SLURM_JOB_ID -u STEPS LEAKED=1 "$@"
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     needs_cxx()
-    made = Project(tmp_path / "project")
+    kernel_project = Project(tmp_path / "project")
     text = manifest(script(schedules=3))
-    made.write_all({"tilus.toml": text, "kernels/scale.cu.j2": TEMPLATE})
-    (made.directory / "shards").mkdir()
-    return made
+    kernel_project.write_all({"tilus.toml": text, "kernels/scale.cu.j2": TEMPLATE})
+    (kernel_project.directory / "shards").mkdir()
+    return kernel_project
 
 
-def whole(project: Project) -> dict[str, bytes | str]:
+def build_alone(project: Project) -> dict[str, bytes | str]:
     """What a build here leaves."""
     project.run("build", "--cache-dir", "alone")
     return published(project.directory / "alone")
@@ -47,7 +47,7 @@ def test_the_tasks_of_an_array_build_what_one_build_does(project: Project) -> No
         environment = {**os.environ, **variables, "TILUSBUILD": COMMAND}
         ran = run_to_end(["bash", SCRIPT], cwd=project.directory, env=environment)
     assert "3 fetched" in ran.stderr
-    assert published(project.cache) == whole(project)
+    assert published(project.cache) == build_alone(project)
 
 
 def test_a_step_gets_the_job_and_the_compiler_does_not(project: Project, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_step_gets_the_job_and_the_compiler_does_not(project: Project, tmp_pat
     srun.write_text(SRUN)
     srun.chmod(0o755)
     steps = tmp_path / "steps"
-    expected = whole(project)
+    expected = build_alone(project)
     text = (project.directory / "tilus.toml").read_text()
     project.write("tilus.toml", text + LAUNCHER.format(srun))
     project.run("build", SLURM_JOB_ID="7", STEPS=str(steps))

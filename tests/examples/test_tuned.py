@@ -32,7 +32,9 @@ def strays(example: Path) -> Iterator[str]:
             space = next(
                 (s for target, params, s in spaces if row.is_of_instance(target, params)), None
             )
-            own = space and {name for each in space.spec.parameters for name in each.names}
+            own = space and {
+                name for parameter in space.spec.parameters for name in parameter.names
+            }
             if space is None or own != {*row.schedule}:
                 yield f"{script}: {row} is for another instance"
                 continue

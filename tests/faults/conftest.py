@@ -21,7 +21,7 @@ def compilers() -> None:
 def world(compilers: None) -> Iterator[World]:
     """A world in which nothing fails by itself."""
     directory = directory_for("tests")
-    made = World(directory / "world", make_equipment(directory / "equipment"))
-    yield made
-    made.close()
+    new_world = World(directory / "world", make_equipment(directory / "equipment"))
+    yield new_world
+    new_world.close()
     shutil.rmtree(directory)

@@ -65,56 +65,62 @@ class Place:
 
 
 @pytest.fixture
-def place(library: str, tmp_path: Path) -> Place:
+def injector_site(library: str, tmp_path: Path) -> Place:
     return Place(tmp_path, library)
 
 
 @pytest.mark.parametrize(("kind", "code"), CALLS.items())
-def test_each_kind_of_call_is_counted_and_fails(place: Place, kind: str, code: str) -> None:
-    place.page.arm([kind], [str(place.path)])
-    ran = place.run(code)
+def test_each_kind_of_call_is_counted_and_fails(injector_site: Place, kind: str, code: str) -> None:
+    injector_site.page.arm([kind], [str(injector_site.path)])
+    ran = injector_site.run(code)
     assert ran.returncode == 0, ran.stderr
-    assert place.page.log
-    assert set(place.page.log) == {kind}
+    assert injector_site.page.log
+    assert set(injector_site.page.log) == {kind}
 
     number = injector.ERRORS[kind][0]
-    place.page.arm([kind], [str(place.path)], at=1, error=number, forever=True)
-    ran = place.run(code)
+    injector_site.page.arm(
+        [kind], [str(injector_site.path)], call_number=1, error=number, forever=True
+    )
+    ran = injector_site.run(code)
     assert ran.returncode == 1, "copy falls back" if kind == "copy" else code
     assert os.strerror(number) in ran.stderr or kind == "thread"
-    assert place.page.fired.startswith(kind)
+    assert injector_site.page.fired.startswith(kind)
 
 
-def test_only_below_the_roots_and_only_the_call_that_was_named(place: Place) -> None:
+def test_only_below_the_roots_and_only_the_call_that_was_named(injector_site: Place) -> None:
     code = "for name in 'abc':\n  try: os.mkdir(name)\n  except OSError as e: print(e.errno)"
-    place.page.arm(["mkdir"], [str(place.path)], at=2, error=errno.EDQUOT)
-    assert place.run(code).stdout == f"{errno.EDQUOT}\n"
-    assert sorted(os.listdir(place.path)) == ["a", "c", "directory", "file", "full"]
-    place.page.arm(["mkdir"], [f"{place.path}/directory"], at=1, error=errno.EIO)
-    assert place.run("os.mkdir('d'); os.mkdir('directory/e')").returncode == 1
-    assert place.page.log == ["mkdir"]
+    injector_site.page.arm(["mkdir"], [str(injector_site.path)], call_number=2, error=errno.EDQUOT)
+    assert injector_site.run(code).stdout == f"{errno.EDQUOT}\n"
+    assert sorted(os.listdir(injector_site.path)) == ["a", "c", "directory", "file", "full"]
+    injector_site.page.arm(
+        ["mkdir"], [f"{injector_site.path}/directory"], call_number=1, error=errno.EIO
+    )
+    assert injector_site.run("os.mkdir('d'); os.mkdir('directory/e')").returncode == 1
+    assert injector_site.page.log == ["mkdir"]
 
 
-def test_half_a_write_and_then_the_end(place: Place) -> None:
-    place.page.arm(["write"], [str(place.path)], at=1, signal=9, half=True)
-    assert place.run("os.write(os.open('file', os.O_WRONLY), b'abcdef')").returncode == -9
-    assert (place.path / "file").read_text() == "abctent"
+def test_half_a_write_and_then_the_end(injector_site: Place) -> None:
+    injector_site.page.arm(["write"], [str(injector_site.path)], call_number=1, signal=9, half=True)
+    assert injector_site.run("os.write(os.open('file', os.O_WRONLY), b'abcdef')").returncode == -9
+    assert (injector_site.path / "file").read_text() == "abctent"
 
 
-def test_a_clock_that_is_ahead_and_files_whose_times_are_right(place: Place) -> None:
+def test_a_clock_that_is_ahead_and_files_whose_times_are_right(injector_site: Place) -> None:
     code = """import time
 open('file', 'w').close()
 print(round(time.time() - os.stat('file').st_mtime), end=' ')
 print(round(time.clock_gettime(time.CLOCK_REALTIME) - os.stat('file').st_mtime))"""
-    place.page.set_clock(3600)
-    assert place.run(code).stdout == "3600 3600\n"
-    place.page.set_clock(-60)
-    assert place.run(code).stdout == "-60 -60\n"
-    place.page.set_clock(0)
-    assert place.run(code).stdout == "0 0\n"
+    injector_site.page.set_clock(3600)
+    assert injector_site.run(code).stdout == "3600 3600\n"
+    injector_site.page.set_clock(-60)
+    assert injector_site.run(code).stdout == "-60 -60\n"
+    injector_site.page.set_clock(0)
+    assert injector_site.run(code).stdout == "0 0\n"
 
 
-def test_who_did_not_join_is_not_harmed(place: Place) -> None:
-    place.page.arm(injector.KINDS, [str(place.path)], at=1, error=errno.EIO, forever=True)
-    ran = place.run("").returncode, place.page.log
+def test_who_did_not_join_is_not_harmed(injector_site: Place) -> None:
+    injector_site.page.arm(
+        injector.KINDS, [str(injector_site.path)], call_number=1, error=errno.EIO, forever=True
+    )
+    ran = injector_site.run("").returncode, injector_site.page.log
     assert ran == (0, [])

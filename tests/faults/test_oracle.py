@@ -137,8 +137,8 @@ def test_who_was_sent_a_signal_need_not_say_so() -> None:
 
 def test_success_that_is_none(world: World) -> None:
     world.reset("seeded")
-    found = judge(world, BUILD, {}, WELL)
-    assert [finding.column for finding in found] == ["lost"]
+    findings = judge(world, BUILD, {}, WELL)
+    assert [finding.column for finding in findings] == ["lost"]
 
 
 def test_a_build_that_fails_after_the_fault(world: World) -> None:

@@ -73,7 +73,7 @@ def test_a_program_is_compiled_while_others_are_generated(tmp_path: Path) -> Non
     shutil.rmtree(project.cache)
     project.write("kernels/gen.py", head + body)
     events = project.run("build", "-j2", "--json").events
-    assert [each["event"] for each in events[:3]] == ["start", "plan", "started"]
+    assert [event["event"] for event in events[:3]] == ["start", "plan", "started"]
     assert (events[1]["programs"], events[1]["to_compile"]) == (3, 3)
     counts = [(e["done"], e["to_compile"]) for e in events if e["event"] == "finished"]
     assert counts == [(1, 3), (2, 3), (3, 3)]
@@ -274,7 +274,8 @@ def test_random_changes_leave_no_program_out_of_date(tmp_path: Path) -> None:
         # then the plan is that of a project that remembers nothing.
         fresh = project.copy(tmp_path.parent / "fresh", cache=False)
         plans = [
-            re.findall(r"[0-9a-f]{64}", each.run("plan", "--json").out) for each in (project, fresh)
+            re.findall(r"[0-9a-f]{64}", checkout.run("plan", "--json").out)
+            for checkout in (project, fresh)
         ]
         assert plans[0]
         assert plans[0] == plans[1]
@@ -373,7 +374,7 @@ def test_files_with_one_function_import_their_own_modules(tmp_path: Path) -> Non
     # when both are built,
     project.run("build")
     # then each source has what its own module says.
-    sources = [(each / "module" / "source.cu").read_text() for each in project.programs.values()]
+    sources = [(path / "module" / "source.cu").read_text() for path in project.programs.values()]
     assert sorted(source.rstrip()[-1] for source in sources) == ["a", "b"]
 
 
@@ -398,8 +399,8 @@ def test_a_source_sets_parts_of_the_launch(tmp_path: Path) -> None:
     assert "grid = cdiv(n, 128)\nblock = 128\nsmem = 0" in texts
     # And a mistake in it is not the manifest's.
     project.edit("kernels/gen.py", "cdiv(n,", "cdiv(m,")
-    place, line = project.run("plan", status=2).err.splitlines()[:2]
-    assert place.endswith('grid.x = cdiv(m, 128): unknown name "m"; known: n, unroll')
+    message, line = project.run("plan", status=2).err.splitlines()[:2]
+    assert message.endswith('grid.x = cdiv(m, 128): unknown name "m"; known: n, unroll')
     assert "generator =" in line
 
 

@@ -23,10 +23,10 @@ def _with_torch(with_torch: None) -> None:
 @pytest.fixture(scope="session")
 def torch() -> Any:
     """PyTorch with a device; skips where it is missing."""
-    found = pytest.importorskip("torch", reason="PyTorch is not installed")
-    if not found.cuda.is_available():
+    module = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not module.cuda.is_available():
         pytest.skip("PyTorch sees no CUDA device")
-    return found
+    return module
 
 
 @dataclass

@@ -33,16 +33,18 @@ def test_a_package_is_called_where_it_lies(
     project = example("quickstart")
     project.events("build", "--level", "0")
     event, _ = project.events("package", "--level", "0", "--format", form, "-o", tmp_path / "to")
-    place = event["path"]
+    directory = event["path"]
     if form == "wheel":
-        place = tmp_path / "site"
-        subprocess.run([sys.executable, "-m", "zipfile", "-e", event["path"], place], check=True)
-        (place,) = (path.parent for path in place.rglob("tilus-package.json"))
+        directory = tmp_path / "site"
+        subprocess.run(
+            [sys.executable, "-m", "zipfile", "-e", event["path"], directory], check=True
+        )
+        (directory,) = (path.parent for path in directory.rglob("tilus-package.json"))
     elif form == "tar.zst":
         project.run("install", event["path"], "--cache-dir", tmp_path / "installed")
-        place = tmp_path / "installed"
+        directory = tmp_path / "installed"
     environment = {**os.environ, "PATH": "/nowhere"}
-    subprocess.run([sys.executable, "-c", CALL, str(place)], env=environment, check=True)
+    subprocess.run([sys.executable, "-c", CALL, str(directory)], env=environment, check=True)
 
 
 def test_a_package_is_measured_with_python_alone(example: NewExample, tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_a_package_is_measured_with_python_alone(example: NewExample, tmp_path: 
     assert (summary["tuned"], summary["without"]) == (2, 0)
     saxpy = load("saxpy", where=str(project.cache), target=project.target)
     assert saxpy.select(n=65_536).source == "measured"
-    assert all(0 < each["seconds"] < 1e-3 for each in tuned)
+    assert all(0 < line["seconds"] < 1e-3 for line in tuned)
 
 
 def test_nvrtc_s_code_runs(torch: Any, example: NewExample) -> None:

@@ -61,11 +61,11 @@ def test_each_is_tuned_around(torch: Any, tmp_path: Path) -> None:
     tuned, summary = command_line.run(project.directory, *words, timeout=600).events
     assert summary == {"event": "summary", "tuned": 1, "without": 0}
     assert tuned["schedule"] == {"mode": "right"}
-    said = {MODES[int(number)]: why for number, why in tuned["refused"].items()}
-    assert said.pop("wrong").startswith("incorrect: y[7] is 0, expected ")
-    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in said.pop("fault")
-    assert "CUDA_ERROR_ASSERT" in said.pop("assert")
-    assert said == {
+    reason_by_mode = {MODES[int(number)]: why for number, why in tuned["refused"].items()}
+    assert reason_by_mode.pop("wrong").startswith("incorrect: y[7] is 0, expected ")
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in reason_by_mode.pop("fault")
+    assert "CUDA_ERROR_ASSERT" in reason_by_mode.pop("assert")
+    assert reason_by_mode == {
         "beside": "incorrect: it wrote after the tensor y",
         "before": "incorrect: it wrote before the tensor y",
         "input": "incorrect: it changed its input x",

@@ -64,9 +64,9 @@ def test_of_the_device_of_the_host_and_pinned(torch: Any, add: Any) -> None:
     y = torch.zeros(N, device="cuda")
     for size in (1, 7, 1024):
         weights = torch.randn(size)
-        for given in (weights.cuda(), weights.numpy(), weights.pin_memory(), weights):
+        for tensor in (weights.cuda(), weights.numpy(), weights.pin_memory(), weights):
             y.zero_()
-            add(given, y, {"by": 0.5, "n": N})
+            add(tensor, y, {"by": 0.5, "n": N})
             torch.testing.assert_close(y, wanted(torch, weights, 0.5).cuda())
     with pytest.raises(ValueError, match='argument "w" has 4100 bytes; the variable "d_w" has'):
         add(np.zeros(1025, "f4"), y, {"by": 0.5, "n": N})

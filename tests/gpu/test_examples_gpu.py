@@ -92,10 +92,10 @@ def test_decode_runs_by_its_ptx(torch: Any, example: NewExample) -> None:
 
 def test_the_worker_and_torch_see_the_same_device(torch: Any) -> None:
     with LocalRunner() as runner, closing(DeviceBench(runner, "cuda", 0, limit=60.0)) as bench:
-        said = bench.describe_device()
+        description = bench.describe_device()
     major, minor = torch.cuda.get_device_capability(0)
-    assert said["name"] == torch.cuda.get_device_name(0)
-    assert said["arch"] == f"sm_{10 * major + minor}"
+    assert description["name"] == torch.cuda.get_device_name(0)
+    assert description["arch"] == f"sm_{10 * major + minor}"
 
 
 def test_nvml_answers_and_a_graph_is_launched(torch: Any) -> None:

@@ -54,9 +54,9 @@ def project(torch: Any, tmp_path: Path) -> Project:
     device = get_gpu(0)
     if not can_run("sm_90", device.arch):
         pytest.skip(f"clusters need compute capability 9.0; this is {device}")
-    made = Project(tmp_path).write_all({"tilus.toml": MANIFEST, "seen.cu.j2": TEMPLATE})
-    made.build()
-    return made
+    kernel_project = Project(tmp_path).write_all({"tilus.toml": MANIFEST, "seen.cu.j2": TEMPLATE})
+    kernel_project.build()
+    return kernel_project
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 16])

@@ -30,11 +30,11 @@ def write(directory: Path, spellings: Sequence[str | list[str]], target: str) ->
     qualifier = "" if target == "cpu" else "__global__ "
     lines = ['edition = 1\nproject = { name = "p", version = "1" }', 'build.cache-dir = ".cache"']
     lines += [f'build.unsafe-flags = true\ntoolchain.std = "c++14"\n[target.t]\narch = "{target}"']
-    for number, each in enumerate(spellings):
-        if isinstance(each, list):
-            lines += [f'[target.t{number}]\narch = "cpu"\nflags = {json.dumps(each)}']
-    for number, each in enumerate(spellings):
-        own, text = (f"t{number}", reads.CALLS) if isinstance(each, list) else ("t", each)
+    for number, spelling in enumerate(spellings):
+        if isinstance(spelling, list):
+            lines += [f'[target.t{number}]\narch = "cpu"\nflags = {json.dumps(spelling)}']
+    for number, spelling in enumerate(spellings):
+        own, text = (f"t{number}", reads.CALLS) if isinstance(spelling, list) else ("t", spelling)
         lines += [f'[script.s{number}]\ntemplate = "s{number}.cu.j2"\nkernel = "k"']
         lines += [f'targets = ["{own}"]', f"args = {_ARGUMENTS}"]
         lines += ['launch = { grid = ["n"], block = [256] }']
@@ -49,8 +49,8 @@ def write(directory: Path, spellings: Sequence[str | list[str]], target: str) ->
 
 def published(directory: Path) -> dict[str, bytes]:
     """The libraries of a cache by their hashes."""
-    found = directory.glob(".cache/programs/*/module/lib.so")
-    return {path.parent.parent.name: path.read_bytes() for path in found}
+    paths = directory.glob(".cache/programs/*/module/lib.so")
+    return {path.parent.parent.name: path.read_bytes() for path in paths}
 
 
 def stale(first: Mapping[str, bytes], second: Mapping[str, bytes]) -> list[str]:
@@ -123,22 +123,22 @@ def _sources(directory: Path, names: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("sandbox", ["1", "0"])
 def test_through_the_host_compiler(tmp_path: Path, sandbox: str) -> None:
-    found = tried(tmp_path, f"cpu {COUNT}", "cpu", builds(TILUSBUILD_SANDBOX=sandbox))
-    assert not _sources(tmp_path, found.stale)
+    result = tried(tmp_path, f"cpu {COUNT}", "cpu", builds(TILUSBUILD_SANDBOX=sandbox))
+    assert not _sources(tmp_path, result.stale)
 
 
 @pytest.mark.nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["nvcc", "nvrtc"])
 def test_through_a_device_compiler(tmp_path: Path, compiler: str) -> None:
-    found = tried(tmp_path, f"gpu {COUNT}", "sm_80", builds("--device-compiler", compiler))
-    assert not found.stale, _sources(tmp_path, found.stale)
+    result = tried(tmp_path, f"gpu {COUNT}", "sm_80", builds("--device-compiler", compiler))
+    assert not result.stale, _sources(tmp_path, result.stale)
 
 
 def test_the_generator_finds_a_builder_that_is_blind(tmp_path: Path) -> None:
     """The inputs are such that they go stale, by sources and by flags, where nothing holds them."""
-    found = tried(tmp_path, f"cpu {COUNT}", "cpu", builds_blindly)
-    sources = _sources(tmp_path, found.stale)
+    result = tried(tmp_path, f"cpu {COUNT}", "cpu", builds_blindly)
+    sources = _sources(tmp_path, result.stale)
     assert any(reads.CALLS in text for text in sources)
     assert sum(reads.CALLS not in text for text in sources) >= COUNT // 3
 
@@ -154,5 +154,5 @@ def test_a_compiler_that_reads_of_itself(tmp_path: Path, sandbox: str, monkeypat
     wrapper.write_text(f'#!/bin/sh\nread v < {tmp_path}/out/v.txt\nexec {real} -DVALUE="$v" "$@"\n')
     wrapper.chmod(0o755)
     path = f"{wrapper.parent}:{os.environ['PATH']}"
-    found = tried(tmp_path, "none", "cpu", builds(PATH=path, TILUSBUILD_SANDBOX=sandbox))
-    assert found.stale == []
+    result = tried(tmp_path, "none", "cpu", builds(PATH=path, TILUSBUILD_SANDBOX=sandbox))
+    assert result.stale == []

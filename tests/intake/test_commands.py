@@ -83,9 +83,9 @@ def test_paths_with_blanks_and_dollars_are_words(tmp_path: Path) -> None:
     text = "rule cc\n  command = nvcc $flags -c $in -o $out\n"
     text += "build k.o | k.d: cc my$ $$dir/k.cu it's.cu | k.h || made\n  flags = -DA='b c'\n"
     (tmp_path / "build.ninja").write_text(text)
-    (found,) = builds.read_ninja_commands(ManifestDraft("p"), str(tmp_path), "build.ninja")
+    (command,) = builds.read_ninja_commands(ManifestDraft("p"), str(tmp_path), "build.ninja")
     words = ["nvcc", "-DA=b c", "-c", "my $dir/k.cu", "it's.cu", "-o", "k.o"]
-    assert found == (str(tmp_path), words)
+    assert command == (str(tmp_path), words)
 
 
 def test_a_missing_ninja_says_where_to_get_it(tmp_path, monkeypatch) -> None:
@@ -123,8 +123,8 @@ PARSED: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("command", PARSED)
 def test_what_the_words_of_a_command_say(command: str) -> None:
-    found = commands.parse_arguments([*command.split(), "-c", "k.cu"], "/p")
-    assert {name: getattr(found, name) for name in PARSED[command]} == PARSED[command]
+    arguments = commands.parse_arguments([*command.split(), "-c", "k.cu"], "/p")
+    assert {name: getattr(arguments, name) for name in PARSED[command]} == PARSED[command]
 
 
 def test_directories_of_packages_and_of_the_toolkit(folder, monkeypatch) -> None:
@@ -176,24 +176,24 @@ def test_every_word_of_a_command_is_understood_kept_or_noted(seed: int, tmp_path
     defines = {f"M{n}": draw.choice([*written]) for n in range(draw.randint(0, 3))}
     arch, std = draw.choice(["80", "90a", "100"]), draw.choice(["c++14", "c++17", "c++20"])
     flags = draw.sample(KEPT, draw.randint(0, len(KEPT)))
-    said = [
-        *(("include", each) for each in includes),
+    options = [
+        *(("include", item) for item in includes),
         *(("define", f"{name}={written[value]}") for name, value in defines.items()),
-        *(("flag", each) for each in flags),
-        *(("ours", each) for each in draw.sample(OURS, 3)),
+        *(("flag", item) for item in flags),
+        *(("ours", item) for item in draw.sample(OURS, 3)),
         *(("arch", arch), ("std", std)),
     ]
-    draw.shuffle(said)
+    draw.shuffle(options)
     words = ["nvcc"]
-    for kind, value in said:
+    for kind, value in options:
         words += [word.replace("@", value) for word in draw.choice(SPELLINGS[kind])]
     words += draw.choice([["-c", "k.cu", "-o", "k.o"], ["-o", "k.o", "k.cu"]])
-    found = commands.parse_arguments(words[1:], "/p")
-    searched = [*found.include_dirs, *found.system_dirs]
-    assert sorted(searched) == sorted(f"/p/{each}" for each in includes)
-    assert found.defines == defines
-    assert sorted(found.flags) == sorted(flags)
-    assert (found.archs, found.std, found.sources) == ([f"sm_{arch}"], std, ["/p/k.cu"])
+    arguments = commands.parse_arguments(words[1:], "/p")
+    searched = [*arguments.include_dirs, *arguments.system_dirs]
+    assert sorted(searched) == sorted(f"/p/{item}" for item in includes)
+    assert arguments.defines == defines
+    assert sorted(arguments.flags) == sorted(flags)
+    assert (arguments.archs, arguments.std, arguments.sources) == ([f"sm_{arch}"], std, ["/p/k.cu"])
 
 
 def test_compile_commands_are_imported_by_the_command(folder: Path) -> None:
@@ -364,8 +364,8 @@ def test_the_words_in_response_files_of_ninja_are_read(folder: Path) -> None:
     )
     Project(folder).write_all({"csrc/one.cpp": "", "build.ninja": text})
     draft = ManifestDraft("p")
-    found = builds.read_ninja_commands(draft, str(folder), "build.ninja")
-    libraries.add_libraries(draft, str(folder), found)
+    ninja_commands = builds.read_ninja_commands(draft, str(folder), "build.ninja")
+    libraries.add_libraries(draft, str(folder), ninja_commands)
     (library,) = draft.libraries
     assert (library.name, library.sources, library.defines) == ("k", ["csrc/one.cpp"], {"A": "3"})
 

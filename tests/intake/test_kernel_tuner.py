@@ -39,9 +39,9 @@ def imported(tmp_path: Path, text: str, **files: str) -> tuple[ManifestDraft, di
     (tmp_path / "tune.py").write_text(HEAD + text)
     for name, source in files.items():
         (tmp_path / f"{name}.cu").write_text(source)
-    draft, made = ManifestDraft("p"), dict[str, str]()
-    kernel_tuner.read_tuning_script(draft, str(tmp_path), "tune.py", made)
-    return draft, made
+    draft, sources = ManifestDraft("p"), dict[str, str]()
+    kernel_tuner.read_tuning_script(draft, str(tmp_path), "tune.py", sources)
+    return draft, sources
 
 
 CALL = 'tune_kernel("scale", SOURCE, n, args, params)\n'

@@ -158,8 +158,8 @@ class Drawn:
             line = re.sub("-Wl,([^ ]*)|-Xlinker ", lambda m: (m[1] or "").replace(",", " "), line)
         elif self.draw.random() < 0.2:
             line += " -Xcompiler -fopenmp" if linker == "nvcc" else " -fopenmp"
-        made = [word for word in inputs if not word.startswith("-")] + others
-        self.commands.append((output, made, line))
+        parts = [word for word in inputs if not word.startswith("-")] + others
+        self.commands.append((output, parts, line))
         self.products[output] = units
 
 
@@ -191,10 +191,10 @@ def write_ninja(drawn: Drawn) -> tuple[list[str], str]:
 def write_cmake(drawn: Drawn, generator: str) -> list[str]:
     """Write the same sources and words as targets of CMake, and configure them in `b`."""
     text = "cmake_minimum_required(VERSION 3.20)\nproject(p CXX)\n"
-    place = f"{drawn.project.directory}/inc"
+    directory = f"{drawn.project.directory}/inc"
     for _, inputs, line in drawn.commands:
         if inputs[0].startswith("csrc/"):
-            words = [re.sub("^(-I)?inc", rf"\g<1>{place}", word) for word in shlex.split(line)]
+            words = [re.sub("^(-I)?inc", rf"\g<1>{directory}", word) for word in shlex.split(line)]
             # Without the tool and -fPIC, and without `-c`, the source, `-o` and the object.
             joined = " ".join(f"[==[{word}]==]" for word in words[2:-4])
             text += f"set_property(SOURCE {inputs[0]} PROPERTY COMPILE_OPTIONS {joined})\n"
@@ -230,10 +230,12 @@ def describe(project: Project, products: dict[str, list[str]]) -> dict[str, obje
         **os.environ,
         "LD_LIBRARY_PATH": f"{project.directory}:{project.directory}/b:{TOOLKIT}",
     }
-    told = subprocess.run(
+    result = subprocess.run(
         asked, cwd=project.directory, env=environment, text=True, capture_output=True, check=True
     )
-    found: dict[str, object] = {line.partition("  ")[0]: line for line in told.stdout.splitlines()}
+    description: dict[str, object] = {
+        line.partition("  ")[0]: line for line in result.stdout.splitlines()
+    }
     for product in products:
         data = (project.directory / product).read_bytes()
         needs = read_needs(data)
@@ -252,8 +254,8 @@ def describe(project: Project, products: dict[str, list[str]]) -> dict[str, obje
             for section in elf.sections
             if section.name.startswith(".text.")
         }
-        found[product] = (sorted(needs.libraries), entries, sorted(exports), kernels)
-    return found
+        description[product] = (sorted(needs.libraries), entries, sorted(exports), kernels)
+    return description
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -267,10 +269,10 @@ def test_an_imported_build_makes_what_the_build_itself_makes(seed: int, tmp_path
         build_name = ["Makefile", "build.ninja"][seed % 2]
         name = drawn.draw.choice([f"b/{build_name}", "b/compile_commands.json"])
     subprocess.run(tool, cwd=project.directory, check=True, capture_output=True)
-    theirs = describe(project, drawn.products)
+    expected = describe(project, drawn.products)
     for path in [*project.directory.glob("*.[soa]*"), *project.directory.glob("b/*.so")]:
         path.unlink()
     printed = project.run("import", name).out
     project.run("build")
     for key, value in describe(project, drawn.products).items():
-        assert value == theirs[key], f"{key}\n{printed}\n{drawn.commands}"
+        assert value == expected[key], f"{key}\n{printed}\n{drawn.commands}"

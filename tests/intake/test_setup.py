@@ -59,14 +59,14 @@ def project(tmp_path: Path) -> Project:
 
 def drawn(draw: random.Random, project: Project) -> None:
     """Write a setup.py of several extensions, and their sources."""
-    made = [f"made here/g{number}.c" for number in range(draw.randint(0, 2))]
+    generated_sources = [f"made here/g{number}.c" for number in range(draw.randint(0, 2))]
     kept = [f"csrc/{name}" for name in ("a.c", "b.cpp", "c d.cc", "e/f.cxx")]
     project.write_all(dict.fromkeys([*kept, "include/x.h", "own dir/y.h"], ""))
     project.write_all({"src/pkg/__init__.py": "", "lib/libfarm.so": ""})
     extensions = [
         {
             "name": draw.choice([f"top{number}", f"pkg._e{number}"]),
-            "sources": draw.sample([*kept, *made], draw.randint(1, 4)),
+            "sources": draw.sample([*kept, *generated_sources], draw.randint(1, 4)),
             "include_dirs": draw.sample(["include", "own dir"], draw.randint(0, 2)),
             "define_macros": [("N", str(number)), ("S", '"a b"')][: draw.randint(0, 2)],
             "extra_compile_args": draw.sample(OTHERS + FLAGS, draw.randint(0, 3)),
@@ -76,7 +76,9 @@ def drawn(draw: random.Random, project: Project) -> None:
         }
         for number in range(draw.randint(1, 4))
     ]
-    project.write("setup.py", SETUP.format(made=made, packages=["pkg"], extensions=extensions))
+    project.write(
+        "setup.py", SETUP.format(made=generated_sources, packages=["pkg"], extensions=extensions)
+    )
 
 
 def compiled(project: Project, where: Path) -> list[list[str]]:
@@ -114,29 +116,29 @@ def test_all_that_a_setup_py_compiles_is_in_the_manifest(seed, project: Project,
             objects[value_of(words, "-o")] = words  # over one of another extension
             continue
         output = value_of(words, "-o").partition("/l/")[2]
-        place = f"src/{output}" if output.startswith("pkg/") else output
-        (name,) = [n for n, each in manifest["library"].items() if place in each.get("output", "")]
+        path = f"src/{output}" if output.startswith("pkg/") else output
+        (name,) = [n for n, item in manifest["library"].items() if path in item.get("output", "")]
         library = manifest["library"][name]
         linked = [objects[word] for word in words if word in objects]
         assert sorted(value_of(w, "-c") for w in linked) == sorted(sources[name])
-        for each in linked:
-            check(manifest, sources[name][value_of(each, "-c")], each, printed)
+        for item in linked:
+            check(manifest, sources[name][value_of(item, "-c")], item, printed)
         libs = [word[2:] for word in words if word.startswith("-l")]
         assert library.get("link-libs", []) == libs
         assert library.get("link-dirs", []) == (["lib"] if "farm" in libs else [])
-        assert library.get("rpath", []) == ["$ORIGIN"] * any("ORIGIN" in each for each in words)
+        assert library.get("rpath", []) == ["$ORIGIN"] * any("ORIGIN" in item for item in words)
 
 
 def sources_of(project: Project, every: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """Return the sources of each library, and the table that says how each is compiled."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    tables_by_library: dict[str, dict[str, dict[str, Any]]] = {}
     for name, table in every.items():
-        own = found.setdefault(table.get("library", name), {})
+        own = tables_by_library.setdefault(table.get("library", name), {})
         for pattern in table["sources"]:
             for source in glob.glob(pattern, root_dir=project.directory):
                 assert source not in own
                 own[source] = table
-    return found
+    return tables_by_library
 
 
 def check(manifest: dict[str, Any], table: dict[str, Any], words: list[str], printed: str) -> None:
@@ -149,7 +151,9 @@ def check(manifest: dict[str, Any], table: dict[str, Any], words: list[str], pri
         assert toolchain["std"] == (stds[-1].removeprefix("-std=") if stds else "c++17")
     assert ("-march=x86-64-v3" in words) == (toolchain.get("host-march") == "x86-64-v3")
     own = {w[2:] for w in words if w.startswith("-I") and not w.startswith("-I/")}
-    assert {each for each in table.get("include-dirs", []) if not each.startswith("/")} == own
+    assert {
+        directory for directory in table.get("include-dirs", []) if not directory.startswith("/")
+    } == own
     macros = {n: v for n, v in table.get("defines", {}).items() if n in "NS"}
     assert macros == dict(w[2:].split("=", 1) for w in words if re.match("-D[NS]=", w))
     flags = " ".join(table.get("flags", []))
@@ -226,8 +230,8 @@ def test_a_setup_py_that_asks_for_a_gpu_and_fails_at_its_end(project: Project) -
     assert libraries["k_cuda_2"] == {**part, "rdc": False}
     manifest = tomllib.loads((project.directory / "tilus.toml").read_text())
     assert manifest["target"] == {"gpu": {"arch": "sm_90a"}}
-    whole = libraries["k"]
-    assert (whole["output"], whole["rdc"], whole["cudart"]) == ("lib/libk.so", True, "shared")
+    library = libraries["k"]
+    assert (library["output"], library["rdc"], library["cudart"]) == ("lib/libk.so", True, "shared")
 
 
 def test_a_setup_py_that_fails_shows_the_end_of_its_own_error(tmp_path: Path) -> None:
@@ -299,8 +303,8 @@ def test_a_build_of_ninja_is_read_as_it_was_when_it_ran(project: Project) -> Non
     sources = {name: library["sources"] for name, library in libraries.items()}
     assert sources == {"one": ["one.cpp"], "two": ["two.cpp"]}
     project.edit("setup.py", "rule c", "role c")
-    said = project.run("import", "setup.py", "--stdout", status=2).err
-    assert "build.ninja cannot be imported: ninja: error: build.ninja:1: " in said
+    stderr = project.run("import", "setup.py", "--stdout", status=2).err
+    assert "build.ninja cannot be imported: ninja: error: build.ninja:1: " in stderr
 
 
 def test_a_manifest_that_exists_is_an_error_before_the_build_is_read(project: Project) -> None:
@@ -378,14 +382,17 @@ def test_a_makefile_says_what_it_would_run(project: Project) -> None:
     assert "prog is a program: its objects are archived in libprog.a" in printed
     assert "option of the linker left out: -Map=x" in printed
     assert "left out of inner.so, because nothing makes it here" in printed
-    found = libraries_of(project)
-    assert {name: each["sources"] for name, each in found.items()} == {
+    libraries = libraries_of(project)
+    assert {name: library["sources"] for name, library in libraries.items()} == {
         "prog": ["main.cu"], "static": ["part.cpp"], "inner": ["sub/inner.cpp"],
         "inner_cpp": ["part.cpp"],
     }  # fmt: skip
-    assert found["inner"]["objects"] == ["sub/k.o"]
-    assert (found["inner"]["output"], found["inner"]["link-libs"]) == ("sub/inner.so", ["gomp"])
-    assert "undefined" not in found["inner"]
+    assert libraries["inner"]["objects"] == ["sub/k.o"]
+    assert (libraries["inner"]["output"], libraries["inner"]["link-libs"]) == (
+        "sub/inner.so",
+        ["gomp"],
+    )
+    assert "undefined" not in libraries["inner"]
 
 
 def test_a_program_takes_the_place_of_no_library(project: Project) -> None:
@@ -402,12 +409,12 @@ def test_a_program_takes_the_place_of_no_library(project: Project) -> None:
     )
     # when: it is imported, then: each is what the other build makes, and the link is noted
     printed = project.run("import", "Makefile").out
-    made = {
-        each["output"]: each["sources"]
-        for each in libraries_of(project).values()
-        if "output" in each
+    sources_by_output = {
+        library["output"]: library["sources"]
+        for library in libraries_of(project).values()
+        if "output" in library
     }
-    assert made == {
+    assert sources_by_output == {
         "libnet.so": ["src/a.c", "src/b.cu"], "libnet.a": ["src/a.c", "src/b.cu"],
         "libnet_program.a": ["src/main.c"],
     }  # fmt: skip

@@ -120,11 +120,11 @@ def make(tmp_path: Path) -> Made:
 def problems() -> Callable[[Path], list[str]]:
     """What is wrong with a cache, in one line each."""
 
-    def found(root: Path) -> list[str]:
+    def list_problems(root: Path) -> list[str]:
         cache: ForeignCache = read_foreign_cache(str(root))
         return [str(problem) for problem in cache.broken]
 
-    return found
+    return list_problems
 
 
 _PEERS = Path(os.environ.get("TILUSBUILD_PEERS", Path(__file__).parents[2] / ".peers"))

@@ -33,9 +33,9 @@ def test_no_link_or_fifo_leads_outside(make_at: MakeAt, system: str, data: st.Da
         outside.mkdir()
         root = make_at(system, Path(directory, "cache"))
         places = st.sampled_from(below(root))
-        for number, place in enumerate(data.draw(st.lists(places, min_size=1, max_size=3))):
+        for number, path in enumerate(data.draw(st.lists(places, min_size=1, max_size=3))):
             thing = data.draw(st.sampled_from(THINGS))
-            put(thing, str(root / place), str(outside), number)
+            put(thing, str(root / path), str(outside), number)
         before = snapshot(outside)
         with suppress(TilusbuildError):
             cache = read_foreign_cache(str(root))

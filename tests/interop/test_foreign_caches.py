@@ -26,21 +26,21 @@ Problems = Callable[[Path], list[str]]
 
 @pytest.mark.parametrize("system", SYSTEM_NAMES)
 def test_recognised_by_content_under_any_name(system: str, make: Made, tmp_path: Path) -> None:
-    made = make(system)
-    other = shutil.move(made, tmp_path / "some other name")
+    directory = make(system)
+    other = shutil.move(directory, tmp_path / "some other name")
     assert recognize_system(str(other)) == system
 
 
 @pytest.mark.parametrize("system", SYSTEM_NAMES)
 def test_a_whole_cache_has_no_problems(system: str, make: Made, problems: Problems) -> None:
-    made = make(system)
-    assert problems(made) == []
-    cache = read_foreign_cache(str(made))
+    directory = make(system)
+    assert problems(directory) == []
+    cache = read_foreign_cache(str(directory))
     assert cache.system == system
     for entry in cache.entries:
         assert entry.code_archs == ("sm_90a",)
         assert entry.declared_arch in ("", "sm_90", "sm_90a")
-        assert entry.size == sum((made / name).stat().st_size for name in entry.files)
+        assert entry.size == sum((directory / name).stat().st_size for name in entry.files)
     assert [[entry.kind for entry in group] for group in cache.duplicates] == (
         [["op", "op of a graph"]] if system == "hidet" else []
     )
@@ -49,14 +49,14 @@ def test_a_whole_cache_has_no_problems(system: str, make: Made, problems: Proble
 
 
 def test_what_each_entry_is(make: Made) -> None:
-    found = {
+    entries_by_system = {
         system: [
             (e.kind, e.name, e.declared_arch, e.compiled_by)
             for e in read_foreign_cache(str(make(system))).entries
         ]
         for system in SYSTEM_NAMES
     }
-    assert found == {
+    assert entries_by_system == {
         "tilus": [("program", "add", "sm_90a", "nvcc")],
         "tilelang": [
             ("kernel", "add", "", "tilelang 0.1.15"),
@@ -72,7 +72,7 @@ def test_what_each_entry_is(make: Made) -> None:
 
 @pytest.mark.parametrize("system", SYSTEM_NAMES)
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), ("section", "bytes")),
         (lambda path: path.write_bytes(b""), ("is empty", "bytes")),
@@ -80,34 +80,36 @@ def test_what_each_entry_is(make: Made) -> None:
     ],
     ids=["cut short", "emptied", "removed"],
 )
-def test_a_damaged_library_is_found(system, damage, said, make, problems) -> None:
-    made = make(system)
+def test_a_damaged_library_is_found(system, damage, message, make, problems) -> None:
+    directory = make(system)
     for suffix in ("*.so", "*.cubin"):
-        for library in made.rglob(suffix):
+        for library in directory.rglob(suffix):
             damage(library)
-    entries = read_foreign_cache(str(made)).entries
+    entries = read_foreign_cache(str(directory)).entries
     assert all(entry.problems for entry in entries)
-    assert all(any(word in line for word in said) for line in problems(made)), problems(made)
+    assert all(any(word in line for word in message) for line in problems(directory)), problems(
+        directory
+    )
 
 
-def flip_bit(made: Path) -> None:
-    (library,) = made.rglob("executable.so")
+def flip_bit(directory: Path) -> None:
+    (library,) = directory.rglob("executable.so")
     data = bytearray(library.read_bytes())
     data[len(data) // 2] ^= 1
     library.write_bytes(data)
 
 
 def append(pattern: str) -> Callable[[Path], None]:
-    def change(made: Path) -> None:
-        (path,) = made.glob(pattern)
+    def change(directory: Path) -> None:
+        (path,) = directory.glob(pattern)
         path.write_text(path.read_text() + " ")
 
     return change
 
 
-def remove_programs(made: Path) -> None:
-    shutil.rmtree(made / "programs")
-    (made / "programs").mkdir()
+def remove_programs(directory: Path) -> None:
+    shutil.rmtree(directory / "programs")
+    (directory / "programs").mkdir()
 
 
 @pytest.mark.parametrize(
@@ -120,9 +122,9 @@ def remove_programs(made: Path) -> None:
     ],
 )
 def test_a_changed_cache_is_broken(system, change, message, make, problems) -> None:
-    made = make(system)
-    change(made)
-    assert any(message in line for line in problems(made))
+    directory = make(system)
+    change(directory)
+    assert any(message in line for line in problems(directory))
 
 
 def test_a_library_for_another_gpu_is_found(make: Made, problems: Problems) -> None:
@@ -140,55 +142,59 @@ def test_a_cache_of_triton_that_was_moved(make: Made, problems: Problems, tmp_pa
 
 
 def test_an_abandoned_staging_directory_is_litter(make: Made) -> None:
-    made = make("tilelang")
-    staging = made / "0.1.15/linux-x86_64/.staging/key_123_0a1b2c3d"
+    directory = make("tilelang")
+    staging = directory / "0.1.15/linux-x86_64/.staging/key_123_0a1b2c3d"
     staging.mkdir(parents=True)
     (staging / "executable.so").write_bytes(b"x" * 10)
-    assert read_foreign_cache(str(made)).stale == ()  # somebody may be writing it
+    assert read_foreign_cache(str(directory)).stale == ()  # somebody may be writing it
     for path in (staging / "executable.so", staging):
         os.utime(path, (0, 0))
-    (piece,) = read_foreign_cache(str(made)).stale
-    assert (piece.path, piece.size) == (str(staging.relative_to(made)), 10)
+    (piece,) = read_foreign_cache(str(directory)).stale
+    assert (piece.path, piece.size) == (str(staging.relative_to(directory)), 10)
 
 
 def test_gc_by_age_and_size(make: Made) -> None:
-    made = make("hidet")
-    (operator,) = made.glob("ops/*/*/*")
+    directory = make("hidet")
+    (operator,) = directory.glob("ops/*/*/*")
     for path in operator.rglob("*"):
         os.utime(path, (1000, 1000))
-    cache = read_foreign_cache(str(made))
-    ours = str(operator.relative_to(made))
-    assert [r.path for r in choose_removals(cache, now=5000, older_than=2000)] == [ours]
-    (size,) = (entry.size for entry in cache.entries if entry.path == ours)
-    assert [r.path for r in choose_removals(cache, now=5000, max_size=cache.size - size)] == [ours]
+    cache = read_foreign_cache(str(directory))
+    operator_path = str(operator.relative_to(directory))
+    assert [r.path for r in choose_removals(cache, now=5000, older_than=2000)] == [operator_path]
+    (size,) = (entry.size for entry in cache.entries if entry.path == operator_path)
+    assert [r.path for r in choose_removals(cache, now=5000, max_size=cache.size - size)] == [
+        operator_path
+    ]
     assert [r.path for r in choose_removals(cache, now=5000, max_size=0)] == [
-        ours,
+        operator_path,
         "graphs/43f704147ed6331f",  # a graph goes as a whole
     ]
     assert choose_removals(cache, now=5000) == ()
-    for path in made.glob("graphs/**/*"):
+    for path in directory.glob("graphs/**/*"):
         os.utime(path, (500, 500))
-    removals = choose_removals(read_foreign_cache(str(made)), now=5000, older_than=2000)
-    assert [r.path for r in removals] == ["graphs/43f704147ed6331f", ours], "the oldest first"
+    removals = choose_removals(read_foreign_cache(str(directory)), now=5000, older_than=2000)
+    assert [r.path for r in removals] == ["graphs/43f704147ed6331f", operator_path], (
+        "the oldest first"
+    )
 
     gone = list(remove_unless_in_use(cache, choose_removals(cache, now=5000, older_than=2000)))
     assert [went for _, went in gone] == [True]
     assert not operator.exists()
-    assert [entry.kind for entry in read_foreign_cache(str(made)).entries] == ["op of a graph"]
-    assert not [name for name in os.listdir(made) if name.startswith(".")]
+    assert [entry.kind for entry in read_foreign_cache(str(directory)).entries] == ["op of a graph"]
+    assert not [name for name in os.listdir(directory) if name.startswith(".")]
 
 
 def test_gc_leaves_what_its_system_has_locked(make, monkeypatch) -> None:
-    made = make("tilus")
-    (lock,) = made.glob("programs/*/.lock")
+    directory = make("tilus")
+    (lock,) = directory.glob("programs/*/.lock")
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        cache = read_foreign_cache(str(made))
+        cache = read_foreign_cache(str(directory))
         gone = list(remove_unless_in_use(cache, choose_removals(cache, now=1e12, older_than=1)))
     assert [went for _, went in gone] == [False]
     assert lock.exists()
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "no locks")))
-    assert cache.entries[0].directory.is_locked(str(lock.relative_to(made)))
+    assert cache.entries[0].directory.is_locked(str(lock.relative_to(directory)))
 
 
 def test_a_directory_that_is_not_a_cache(tmp_path: Path) -> None:
@@ -200,35 +206,35 @@ def test_a_directory_that_is_not_a_cache(tmp_path: Path) -> None:
 def test_names_that_try_to_lead_out(make: Made, problems: Problems, tmp_path: Path) -> None:
     """A manifest that lists other files, and links in the place of files, are no way out."""
     (tmp_path / "secret").write_text("secret")
-    made = make("tilelang")
-    (manifest,) = made.rglob("manifest.json")
+    directory = make("tilelang")
+    (manifest,) = directory.rglob("manifest.json")
     value = json.loads(manifest.read_text())
     value["files"]["../../../../../../secret"] = {"size": 6, "sha256": "0" * 64}
     manifest.write_text(json.dumps(value))
-    (library,) = made.rglob("executable.so")
+    (library,) = directory.rglob("executable.so")
     library.unlink()
     library.symlink_to(tmp_path / "secret")
-    said = problems(made)
-    assert any("which is not a file of an entry" in line for line in said)
-    assert any("executable.so: is missing" in line for line in said)
+    lines = problems(directory)
+    assert any("which is not a file of an entry" in line for line in lines)
+    assert any("executable.so: is missing" in line for line in lines)
 
 
 def test_the_command_line(make: Made, tmp_path: Path) -> None:
     def run(*words: str, status: int = 0) -> str:
         return command_line.run(tmp_path, "cache", *words, status=status).out
 
-    made = str(make("hidet"))
-    listed = [json.loads(line) for line in run("ls", made, "--json").splitlines()]
+    directory = str(make("hidet"))
+    listed = [json.loads(line) for line in run("ls", directory, "--json").splitlines()]
     assert [(e["system"], e["holds"]) for e in listed] == [("hidet", ["sm_90a"])] * 2
-    assert run("verify", made) == "2 entries of hidet 0.6.1, no problems found\n"
-    assert "the same code as another" in run("stats", made)
-    (library,) = Path(made).glob("ops/*/*/*/lib.so")
+    assert run("verify", directory) == "2 entries of hidet 0.6.1, no problems found\n"
+    assert "the same code as another" in run("stats", directory)
+    (library,) = Path(directory).glob("ops/*/*/*/lib.so")
     library.write_bytes(library.read_bytes()[:100])
-    assert "lib.so: is not a library" in run("verify", made, status=1)
-    assert "would remove 1 of 2 entries" in run("gc", made, "--broken", "--dry-run")
+    assert "lib.so: is not a library" in run("verify", directory, status=1)
+    assert "would remove 1 of 2 entries" in run("gc", directory, "--broken", "--dry-run")
     assert library.exists()
-    assert "removed 1 of 2 entries" in run("gc", made, "--broken")
-    assert run("verify", made).startswith("1 entry of hidet")
+    assert "removed 1 of 2 entries" in run("gc", directory, "--broken")
+    assert run("verify", directory).startswith("1 entry of hidet")
 
 
 @pytest.mark.parametrize("below", ["", "0.1.5"])
@@ -271,7 +277,7 @@ SCHEMA = events_schema.schema()
 
 @pytest.mark.parametrize("system", ["tilus", "triton"])
 def test_the_lines_of_each_verb(system, make, tmp_path, monkeypatch, capsys) -> None:
-    made = make(system)
+    directory = make(system)
     monkeypatch.chdir(tmp_path)
     seen: dict[str, list[str]] = {}
 
@@ -284,14 +290,14 @@ def test_the_lines_of_each_verb(system, make, tmp_path, monkeypatch, capsys) -> 
         assert [line for line in lines if not valid(line, rule, SCHEMA)] == []
         seen.setdefault(verb, []).extend(line["event"] for line in lines)
 
-    check("cache ls", made)
-    check("cache stats", made)
-    check("cache verify", made)
-    check("cache package", made, "--format", "dir")
+    check("cache ls", directory)
+    check("cache stats", directory)
+    check("cache verify", directory)
+    check("cache package", directory, "--format", "dir")
     (package,) = Path("dist").iterdir()
     check("verify", package)
     check("install", package, "--into", tmp_path / "home")
-    check("cache gc", made, "--max-size", "1B")
+    check("cache gc", directory, "--max-size", "1B")
     assert "entry" in seen["cache ls"]
     assert seen["cache package"] == ["carrier", "package"]
     assert seen["install"] == ["installed"]

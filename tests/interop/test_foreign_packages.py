@@ -32,10 +32,13 @@ Made = Callable[..., Path]
 
 def packed(cache: Path, output: Path, form: str = "tar.zst") -> str:
     """The path of the package that a cache makes."""
-    found = read_foreign_cache(str(cache))
-    contents = collect_foreign_cache(found, "carried", "1")
+    foreign_cache = read_foreign_cache(str(cache))
+    contents = collect_foreign_cache(foreign_cache, "carried", "1")
     ((_, path, _),) = pack.write_formats(
-        PackageOrder("carried", PackageSection(), found.system, "1"), contents, [form], str(output)
+        PackageOrder("carried", PackageSection(), foreign_cache.system, "1"),
+        contents,
+        [form],
+        str(output),
     )
     return path
 
@@ -45,9 +48,9 @@ def listed(package: str) -> FileList:
         return parse_list(reader.list_bytes())
 
 
-def install(package: str, place: Path) -> tuple[int, int]:
+def install(package: str, directory: Path) -> tuple[int, int]:
     with open_package(package) as reader:
-        return install_cache(reader, parse_list(reader.list_bytes()), str(place), Limits())
+        return install_cache(reader, parse_list(reader.list_bytes()), str(directory), Limits())
 
 
 def problems_of(package: str) -> list[PackageError]:
@@ -67,18 +70,18 @@ def contents_of(root: Path) -> dict[str, bytes | str]:
 @pytest.mark.parametrize("form", ["dir", "tar.zst", "oci"])
 @pytest.mark.parametrize("system", SYSTEM_NAMES)
 def test_it_arrives_as_it_was(system: str, form: str, make: Made, tmp_path: Path) -> None:
-    cache, place = make(system), tmp_path / "there" / "cache"
+    cache, directory = make(system), tmp_path / "there" / "cache"
     package = packed(cache, tmp_path / "dist", form)
     assert problems_of(package) == []
     entries = read_foreign_cache(str(cache)).entries
-    assert install(package, place)[0] == len(entries)
-    found = read_foreign_cache(str(place))
-    assert [e.path for e in found.entries] == [e.path for e in entries]
-    assert found.broken == ()
-    came, was = contents_of(place), contents_of(cache)
+    assert install(package, directory)[0] == len(entries)
+    foreign_cache = read_foreign_cache(str(directory))
+    assert [e.path for e in foreign_cache.entries] == [e.path for e in entries]
+    assert foreign_cache.broken == ()
+    came, was = contents_of(directory), contents_of(cache)
     assert came.keys() == was.keys()
     assert [name for name in was if came[name] != was[name] and "__grp__" not in name] == []
-    again = install(package, place)
+    again = install(package, directory)
     assert again[:2] == (0, 0)
 
 
@@ -123,8 +126,10 @@ def test_a_broken_entry_is_not_packaged(make: Made, tmp_path: Path) -> None:
     (link.parent / "1").symlink_to(f"../../../../programs/{second.name}")
     with pytest.raises(PackageError, match=r"is broken: programs/0123456789ab: is not named"):
         packed(cache, tmp_path / "dist")
-    found = read_foreign_cache(str(cache))
-    assert list(remove_unless_in_use(found, choose_removals(found, now=0, broken=True)))
+    foreign_cache = read_foreign_cache(str(cache))
+    assert list(
+        remove_unless_in_use(foreign_cache, choose_removals(foreign_cache, now=0, broken=True))
+    )
     links = get_foreign_cache(listed(packed(cache, tmp_path / "dist"))).links
     assert list(links) == [str(link.relative_to(cache))]
 
@@ -139,40 +144,40 @@ def test_a_link_out_of_the_cache_is_not_packaged(make: Made, tmp_path: Path) -> 
 
 def test_an_entry_that_is_there_stays(make: Made, tmp_path: Path) -> None:
     cache = make("tilelang")
-    place = Path(shutil.copytree(cache, tmp_path / "there"))
-    shutil.rmtree(next(place.glob("*/cuda-binaries/*")))
-    (mine,) = place.rglob("device_kernel.cu")
+    directory = Path(shutil.copytree(cache, tmp_path / "there"))
+    shutil.rmtree(next(directory.glob("*/cuda-binaries/*")))
+    (mine,) = directory.rglob("device_kernel.cu")
     mine.write_text("mine")
-    assert install(packed(cache, tmp_path / "dist"), place)[0] == 1
+    assert install(packed(cache, tmp_path / "dist"), directory)[0] == 1
     assert mine.read_text() == "mine"
 
 
 @pytest.mark.parametrize("system", SYSTEM_NAMES)
 def test_killed_between_two_entries_and_again(system: str, make: Made, tmp_path: Path) -> None:
-    cache, place = make(system), tmp_path / "there"
+    cache, directory = make(system), tmp_path / "there"
     package = packed(cache, tmp_path / "dist")
     units = len(get_foreign_cache(listed(package)).units)
     for survived in range(units):
-        _killed_after(survived, package, place)
-        whole = read_foreign_cache(str(place)).entries if survived else ()
-        assert not [problem for entry in whole for problem in entry.problems]
-    install(package, place)
-    assert contents_of(place).keys() == contents_of(cache).keys()
-    assert not list(place.glob(".tilusbuild-*"))
+        _killed_after(survived, package, directory)
+        entries = read_foreign_cache(str(directory)).entries if survived else ()
+        assert not [problem for entry in entries for problem in entry.problems]
+    install(package, directory)
+    assert contents_of(directory).keys() == contents_of(cache).keys()
+    assert not list(directory.glob(".tilusbuild-*"))
 
 
-def _killed_after(renames: int, package: str, place: Path) -> None:
+def _killed_after(renames: int, package: str, directory: Path) -> None:
     """Install in a process that dies in its next rename; every attempt comes one unit further."""
-    rename, left = os.rename, iter(range(1 if renames else 0))
+    rename, remaining = os.rename, iter(range(1 if renames else 0))
 
     def dying(source: str, target: str) -> None:
-        if next(left, None) is None:
+        if next(remaining, None) is None:
             kill(target)
         rename(source, target)
 
     def work() -> None:
         os.rename = dying  # type: ignore[assignment]
-        install(package, place)
+        install(package, directory)
 
     dies(work)
 
@@ -193,68 +198,73 @@ def test_a_link_in_the_place_is_refused(make, tmp_path, system, depth) -> None:
     above = ["/".join(unit.split("/")[:depth]) for unit in units if unit.count("/") >= depth]
     if not above:
         pytest.skip("no entry lies so deep")
-    place, outside = tmp_path / "place", tmp_path / "outside"
-    (place / above[0]).parent.mkdir(parents=True)
+    directory, outside = tmp_path / "place", tmp_path / "outside"
+    (directory / above[0]).parent.mkdir(parents=True)
     outside.mkdir()
-    (place / above[0]).symlink_to(outside)
+    (directory / above[0]).symlink_to(outside)
     with pytest.raises(PackageError, match="is a link or a file"):
-        install(package, place)
+        install(package, directory)
     assert os.listdir(outside) == []
 
 
 HOSTILE: dict[str, tuple[Callable[[FileList, ListedCache], FileList], str]] = {
     "a link out": (
-        lambda found, cache: _with(found, links={next(iter(cache.links)): "../../etc"}),
+        lambda file_list, cache: _with(file_list, links={next(iter(cache.links)): "../../etc"}),
         "which is not an entry",
     ),
     "a link in the place of an entry": (
-        lambda found, cache: _with(found, links={cache.units[0]: cache.units[0]}),
+        lambda file_list, cache: _with(file_list, links={cache.units[0]: cache.units[0]}),
         "a directory that is a file",
     ),
     "a file of programs": (
-        lambda found, cache: replace(
-            found, files={**found.files, f"programs/{'0' * 64}/lib.so": _any(found)}
+        lambda file_list, cache: replace(
+            file_list, files={**file_list.files, f"programs/{'0' * 64}/lib.so": _any(file_list)}
         ),
         "belongs to no cache",
     ),
     "another system's file": (
-        lambda found, cache: replace(
-            found, files={**found.files, "caches/hidet/ops/x": _any(found)}
+        lambda file_list, cache: replace(
+            file_list, files={**file_list.files, "caches/hidet/ops/x": _any(file_list)}
         ),
         "belongs to no cache",
     ),
     "no library": (
-        lambda found, cache: _with(found, entries=(replace(cache.entries[0], library="lib.so"),)),
+        lambda file_list, cache: _with(
+            file_list, entries=(replace(cache.entries[0], library="lib.so"),)
+        ),
         "has no library",
     ),
-    "no unit": (lambda found, cache: _with(found, units=cache.units[1:]), "belongs to no unit"),
+    "no unit": (
+        lambda file_list, cache: _with(file_list, units=cache.units[1:]),
+        "belongs to no unit",
+    ),
     "no cache": (
-        lambda found, cache: FileList(
-            **{name: getattr(found, name) for name in FileList.__struct_fields__}
+        lambda file_list, cache: FileList(
+            **{name: getattr(file_list, name) for name in FileList.__struct_fields__}
         ),
         "does not mention",
     ),
     "a terminal's control characters": (
-        lambda found, cache: _with(found, version="\x1b[2J"),
+        lambda file_list, cache: _with(file_list, version="\x1b[2J"),
         "cannot be printed",
     ),
 }
 
 
-def _any(found: FileList) -> FileEntry:
-    return next(iter(found.files.values()))
+def _any(file_list: FileList) -> FileEntry:
+    return next(iter(file_list.files.values()))
 
 
-def _with(found: FileList, **changes: object) -> FileList:
-    changed = replace(get_foreign_cache(found), **changes)
-    return replace(found, part=changed)
+def _with(file_list: FileList, **changes: object) -> FileList:
+    changed = replace(get_foreign_cache(file_list), **changes)
+    return replace(file_list, part=changed)
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_invalid_lists_are_refused(case: str, make: Made, tmp_path: Path) -> None:
-    change, said = HOSTILE[case]
+    change, pattern = HOSTILE[case]
     honest = listed(packed(make("tilus"), tmp_path / "dist"))
-    with pytest.raises(PackageError, match=said) as caught:
+    with pytest.raises(PackageError, match=pattern) as caught:
         change(honest, get_foreign_cache(honest)).encode()
     assert caught.value.kind in ("MalformedList", "UnsafeName")
     with pytest.raises(PackageError, match="not in its canonical form"):
@@ -263,14 +273,14 @@ def test_invalid_lists_are_refused(case: str, make: Made, tmp_path: Path) -> Non
 
 def test_code_for_another_gpu_than_the_list_says(make: Made, tmp_path: Path) -> None:
     cache = make("tilelang")
-    found = read_foreign_cache(str(cache))
-    contents = collect_foreign_cache(found, "carried", "1")
+    foreign_cache = read_foreign_cache(str(cache))
+    contents = collect_foreign_cache(foreign_cache, "carried", "1")
     entries = tuple(replace(e, images=()) for e in get_foreign_cache(contents.listed).entries)
     wrong = _with(contents.listed, entries=entries)
     contents = replace(contents, listed=wrong, encoded=wrong.encode())
-    order = PackageOrder("carried", PackageSection(), found.system, "1")
+    order = PackageOrder("carried", PackageSection(), foreign_cache.system, "1")
     ((_, path, _),) = pack.write_formats(order, contents, ["tar.zst"], str(tmp_path / "dist"))
-    assert {each.kind for each in problems_of(path)} == {"CodeMismatch"}
+    assert {problem.kind for problem in problems_of(path)} == {"CodeMismatch"}
     with pytest.raises(PackageError):
         install(path, tmp_path / "there")
     assert not list((tmp_path / "there").iterdir())
@@ -290,19 +300,22 @@ def test_the_command_line_packages_and_installs(make: Made, tmp_path: Path) -> N
         done = command_line.run(tmp_path, *words, status=status, environment=more)
         return done.out, done.err
 
-    made, package = str(make("tilelang")), "dist/tilelang-cache-0.1.15.tar.zst"
-    assert run("cache", "package", made)[0] == f"{package}\n"
+    directory, package = str(make("tilelang")), "dist/tilelang-cache-0.1.15.tar.zst"
+    assert run("cache", "package", directory)[0] == f"{package}\n"
     assert "2 entries of tilelang, 6 files" in run("verify", package)[0]
     assert "2 entries of tilelang" in run("preflight", package, "-d", "sm_80", status=1)[1]
-    said = run("install", package, TILELANG_CACHE_DIR=str(tmp_path / "home"))[0]
-    assert f"into {tmp_path}/home: 2 entries of tilelang, 2 of them new" in said
+    output = run("install", package, TILELANG_CACHE_DIR=str(tmp_path / "home"))[0]
+    assert f"into {tmp_path}/home: 2 entries of tilelang, 2 of them new" in output
     assert read_foreign_cache(str(tmp_path / "home")).broken == ()
-    assert 'unknown format "wheel"' in run("cache", "package", made, "--format=wheel", status=2)[1]
+    assert (
+        'unknown format "wheel"'
+        in run("cache", "package", directory, "--format=wheel", status=2)[1]
+    )
 
     _, warned = run("cache", "package", str(make("hidet")), "--name", "mine", "-o", "out")
     assert "2 of its files are pickles: tilusbuild opens none, hidet does" in warned
     (path,) = (tmp_path / "out").iterdir()
     assert path.name == "hidet-mine-0.6.1.tar.zst"
     assert "--into" in run("install", str(path), status=2)[1]
-    said, warned = run("install", str(path), "--into", "there", "--json")
-    assert json.loads(said)["new"] == 2
+    output, warned = run("install", str(path), "--into", "there", "--json")
+    assert json.loads(output)["new"] == 2

@@ -126,9 +126,9 @@ def test_tilus(peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     shutil.rmtree(tmp_path / "cache")
     command_line.run(tmp_path, "install", "dist/tilus-cache-0.tar.zst", "--into", "cache")
     before = _libraries(tmp_path / "cache")
-    said = peer("tilus", run_of("tilus"), PATH=str(_tools(tmp_path)))
-    assert "nvcc" not in said.stdout + said.stderr
-    assert "driver" in said.stdout  # it came as far as the launch
+    result = peer("tilus", run_of("tilus"), PATH=str(_tools(tmp_path)))
+    assert "nvcc" not in result.stdout + result.stderr
+    assert "driver" in result.stdout  # it came as far as the launch
     assert _libraries(tmp_path / "cache") == before
 
 
@@ -146,12 +146,14 @@ def test_made_packaged_installed_elsewhere_and_hit(
 ) -> None:
     """Where nothing can be compiled, the system works with the cache that came, and not without."""
     home = {"HOME": str(tmp_path / "home")}
-    made = made_by(system, peer, tmp_path)
-    assert (made.system, made.broken) == (system, ())
-    assert {entry.kind for entry in made.entries} == kinds
-    assert all(entry.code_archs == (held,) for entry in made.entries)
-    command_line.run(tmp_path, "cache", "package", made.root, "--name", "carried", environment=home)
-    shutil.rmtree(made.root)
+    cache = made_by(system, peer, tmp_path)
+    assert (cache.system, cache.broken) == (system, ())
+    assert {entry.kind for entry in cache.entries} == kinds
+    assert all(entry.code_archs == (held,) for entry in cache.entries)
+    command_line.run(
+        tmp_path, "cache", "package", cache.root, "--name", "carried", environment=home
+    )
+    shutil.rmtree(cache.root)
     (package,) = (tmp_path / "dist").iterdir()
     command_line.run(tmp_path, "verify", str(package), environment=home)
 
@@ -164,12 +166,12 @@ def test_made_packaged_installed_elsewhere_and_hit(
 
     where = ("--into", into) if into else ()
     command_line.run(tmp_path, "install", str(package), *where, environment=home)
-    place = tmp_path / into if into else tmp_path / "home" / f".{system}" / "cache"
-    before = _libraries(place)
+    directory = tmp_path / into if into else tmp_path / "home" / f".{system}" / "cache"
+    before = _libraries(directory)
     assert before
     peer(system, again, **home, **nothing)
-    assert _libraries(place) == before
-    assert read_foreign_cache(str(place)).broken == ()
+    assert _libraries(directory) == before
+    assert read_foreign_cache(str(directory)).broken == ()
 
 
 def _tools(directory: Path) -> Path:
@@ -177,15 +179,15 @@ def _tools(directory: Path) -> Path:
     tools = directory / "tools"
     tools.mkdir()
     for name in ("bash", "sh", "uname", "ldd", "git"):
-        if found := shutil.which(name):
-            (tools / name).symlink_to(found)
+        if path := shutil.which(name):
+            (tools / name).symlink_to(path)
     return tools
 
 
 def _libraries(root: Path) -> dict[str, int]:
     """When each library was written; of a graph, Hidet writes the rest again on every run."""
-    found = [path for suffix in ("*.so", "*.cubin") for path in root.rglob(suffix)]
-    return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in found}
+    paths = [path for suffix in ("*.so", "*.cubin") for path in root.rglob(suffix)]
+    return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in paths}
 
 
 LOAD = """

@@ -64,6 +64,8 @@ def source() -> Source:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's directory, where the process is now."""
-    made = Project(tmp_path / "project").write_all({"tilus.toml": MANIFEST, "scale.cu.j2": TEXT})
-    monkeypatch.chdir(made.directory)
-    return made.directory
+    kernel_project = Project(tmp_path / "project").write_all(
+        {"tilus.toml": MANIFEST, "scale.cu.j2": TEXT}
+    )
+    monkeypatch.chdir(kernel_project.directory)
+    return kernel_project.directory

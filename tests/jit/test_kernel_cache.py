@@ -276,8 +276,8 @@ def test_a_kernel_and_its_cache_in_what_copies_its_members(source: Source) -> No
     again = pickle.loads(pickle.dumps(kernel))
     assert (again.script.schedules, again.backend) == (kernel.script.schedules, kernel.backend)
     np.testing.assert_array_equal(again(3.0, np.ones(2, "f4")), [6, 6])
-    for made in (copy.deepcopy(kernels), pickle.loads(pickle.dumps(kernels))):
-        assert made.stats == Stats()
+    for duplicate in (copy.deepcopy(kernels), pickle.loads(pickle.dumps(kernels))):
+        assert duplicate.stats == Stats()
 
 
 def test_numbers_of_numpy_are_values_of_the_schedule(source: Source) -> None:

@@ -66,10 +66,10 @@ def test_constants_by_position(project: Path) -> None:
 def test_the_environments_target_is_every_verbs(project: Path) -> None:
     by_name = command_line.run(project, "plan", "--json", environment={"TILUSBUILD_TARGET": "host"})
     by_arch = command_line.run(project, "plan", "--json", environment={"TILUSBUILD_TARGET": "cpu"})
-    given = command_line.run(project, "plan", "--json", "-t", "host")
-    assert by_name.out == by_arch.out == given.out
+    by_option = command_line.run(project, "plan", "--json", "-t", "host")
+    assert by_name.out == by_arch.out == by_option.out
     auto = command_line.run(project, "plan", "--json", environment={"TILUSBUILD_TARGET": "auto"})
-    assert auto.out == command_line.run(project, "plan", "--json").out != given.out
+    assert auto.out == command_line.run(project, "plan", "--json").out != by_option.out
     env = {"TILUSBUILD_TARGET": "h101"}
     refused = command_line.run(project, "build", status=2, environment=env)
     assert 'no target "h101"' in refused.err

@@ -143,7 +143,7 @@ def test_a_kernel_for_hopper_launches_as_by_tilelang(tmp_path: Path) -> None:
         for number, rows in enumerate((200, 1024, 200), 1)
     ]
     driver.call(program / "module/lib.so", {"packed": tensors}, environment=environment)
-    ours = read_calls()
+    calls = read_calls()
     driver.journal.unlink()
     environment |= {
         "LD_PRELOAD": str(driver.directory / "libcuda.so.1"),
@@ -153,8 +153,8 @@ def test_a_kernel_for_hopper_launches_as_by_tilelang(tmp_path: Path) -> None:
     own = [sys.executable, "own.py", json.dumps(tensors)]
     run_to_end(own, environment=environment, cwd=tmp_path)
     # then the driver gets the same maps, grid, block, shared memory and parameters.
-    assert len(ours) == 3
-    assert ours == read_calls()
+    assert len(calls) == 3
+    assert calls == read_calls()
 
 
 def test_a_tensor_map_of_a_convolution_is_refused(tmp_path: Path) -> None:

@@ -144,19 +144,24 @@ def test_a_program_is_that_of_tilus_itself(
         environment={**driver.environment, "PYTHONPATH": "", "LIBRARY_PATH": str(directory)},
         cwd=tmp_path,
     )
-    (theirs,) = (own / "programs").iterdir()
+    (tilus_program,) = (own / "programs").iterdir()
     # then Tilus' text is the end of the program's, its source has the same kernel,
     section = (program / "program.txt").read_text().split("\n[program]\n")[1]
-    assert section.replace("\n  ", "\n").strip() == (theirs / "program.txt").read_text().strip()
+    assert (
+        section.replace("\n  ", "\n").strip() == (tilus_program / "program.txt").read_text().strip()
+    )
     source = (program / "module" / "source.cu").read_text().replace('extern "C"', "static")
-    assert source[source.index("static ") :].rstrip() in (theirs / "module/source.cu").read_text()
+    assert (
+        source[source.index("static ") :].rstrip()
+        in (tilus_program / "module/source.cu").read_text()
+    )
     # its instructions are the same,
-    assert read_code(program / "module/lib.so") == read_code(theirs / "module/lib.so")
+    assert read_code(program / "module/lib.so") == read_code(tilus_program / "module/lib.so")
     # and so are the texts of each pass, whose functions come in the order of a set.
     for kind, other in (("ir", "ir"), ("module/ir", "module/module/ir")):
-        for text in (theirs / other).glob("[0-9]*.txt"):
-            ours = (program / kind / text.name).read_text()
-            assert sorted(ours.splitlines()) == sorted(text.read_text().splitlines())
+        for text in (tilus_program / other).glob("[0-9]*.txt"):
+            actual = (program / kind / text.name).read_text()
+            assert sorted(actual.splitlines()) == sorted(text.read_text().splitlines())
     # A call of either makes the same tensor maps and the same launch.
     tensors = [
         {"dtype": "f16", "shape": [rows, 1024], "data": number << 20}
@@ -168,7 +173,7 @@ def test_a_program_is_that_of_tilus_itself(
         "LD_LIBRARY_PATH": f"{directory}:{Path(tvm_ffi.__path__[0]) / 'lib'}:/usr/local/cuda/lib64",
     }
     calls = []
-    for built, values in ((program, tensors), (theirs, [200, *tensors])):
+    for built, values in ((program, tensors), (tilus_program, [200, *tensors])):
         library = built / "module/lib.so"
         answer = driver.call(library, {"packed": values}, environment=environment)
         assert answer.answers == [[0, ""]]

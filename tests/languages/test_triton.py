@@ -101,8 +101,8 @@ def test_a_file_that_asks_for_a_gpu_is_compiled(project: Project, tmp_path: Path
     other = Project(tmp_path).write_all({"tilus.toml": MANIFEST, "kernels.py": asking})
     # then its instance is that of the kernel alone.
     hashes = [
-        re.findall(r"[0-9a-f]{64}", each.run("plan", "--json", "-t", "ampere").out)
-        for each in (project, other)
+        re.findall(r"[0-9a-f]{64}", checkout.run("plan", "--json", "-t", "ampere").out)
+        for checkout in (project, other)
     ]
     assert len(hashes[0]) == 1
     assert hashes[0] == hashes[1]
@@ -147,12 +147,14 @@ def test_a_wheel_without_triton_launches_as_triton_does(project: Project, tmp_pa
         return [line for line in journal.read_text("latin-1").splitlines() if "launch" in line]
 
     # when it launches a kernel, and Triton launches its own,
-    ours = launch(tmp_path / "ours", "-I", "-S", "-c", WHEEL_CALL, environment, PATH="/nowhere")
+    wheel_launches = launch(
+        tmp_path / "ours", "-I", "-S", "-c", WHEEL_CALL, environment, PATH="/nowhere"
+    )
     triton = {"TRITON_LIBCUDA_PATH": str(driver), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
-    theirs = launch(tmp_path / "theirs", "-c", OWN_CALL, **triton, PATH=os.environ["PATH"])
+    triton_launches = launch(tmp_path / "theirs", "-c", OWN_CALL, **triton, PATH=os.environ["PATH"])
     # then the driver gets the same grid, block, shared memory and parameters.
-    assert len(ours) == 1
-    assert ours == theirs
+    assert len(wheel_launches) == 1
+    assert wheel_launches == triton_launches
     # A driver of before the CUDA of Triton's ptxas is refused.
     package = f"{environment}/softmax/tilus"
     project.run("preflight", package, "--device", "sm_80", "--driver", "13.9")

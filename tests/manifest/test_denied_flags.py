@@ -14,7 +14,7 @@ from tilusbuild.manifest.denied_flags import find_denied_flags, list_flag_proble
 
 def flags(text: str) -> list[str]:
     """Flags of a text, two or more spaces or a line apart; `\\n` in one is a line's end."""
-    return [each.replace("\\n", "\n") for each in re.split(r"  +|\n", text.strip())]
+    return [flag.replace("\\n", "\n") for flag in re.split(r"  +|\n", text.strip())]
 
 
 RUN = flags("""
@@ -63,7 +63,7 @@ PASS_CPU = flags("""
 
 
 def denied(flags: str, *, cpu: bool) -> list[str]:
-    return [each.text for each in find_denied_flags(flags.split(" "), cpu=cpu)]
+    return [flag.text for flag in find_denied_flags(flags.split(" "), cpu=cpu)]
 
 
 @pytest.mark.parametrize("flags", [*RUN, *WRITE, *READ])
@@ -110,11 +110,11 @@ def test_what_passes_for_the_host(flags):
 def test_every_option_of_gccs_that_names_a_file_is_denied():
     """Of all that gcc says of itself: options whose value or whose text is of files or programs."""
     environment = {"LC_ALL": "C", "PATH": "/usr/bin:/bin", "COLUMNS": "400"}
-    said = ""
+    output = ""
     for kind in ("common", "c", "c++", "optimizers", "target"):
         argv = ["gcc", f"--help={kind}"]
-        said += run_to_end(argv, status=None, env=environment).stdout
-    options = dict(re.findall(r"^ +(-\S+(?: <\S+>)?)\s+(.*)$", said, re.MULTILINE))
+        output += run_to_end(argv, status=None, env=environment).stdout
+    options = dict(re.findall(r"^ +(-\S+(?: <\S+>)?)\s+(.*)$", output, re.MULTILINE))
     files = re.compile(
         r"<(file|dir|path|name\.so|command|prog)|\b(plugin|dump|\.gcda)\b", re.IGNORECASE
     )
@@ -134,9 +134,11 @@ def test_every_option_of_gccs_that_names_a_file_is_denied():
 def test_the_message_names_flag_place_and_the_way_out(load_script):
     with pytest.raises(InputError) as raised:
         load_script('flags = ["-O3", "-fplugin=x.so"]')
-    said = raised.value.render()
-    assert said.startswith('tilus.toml:11:17: error: "-fplugin=x.so" runs a program that no hash')
-    assert "unsafe-flags = true" in said
+    message = raised.value.render()
+    assert message.startswith(
+        'tilus.toml:11:17: error: "-fplugin=x.so" runs a program that no hash'
+    )
+    assert "unsafe-flags = true" in message
 
 
 @pytest.mark.parametrize("where", ["build", "script"])

@@ -35,11 +35,11 @@ args = {{ {args} }}
         load_manifest(str(tmp_path / "tilus.toml"))
     except InputError as error:
         lines = []
-        for message, place, *_ in error.diagnostics:
-            assert place is not None
-            assert place.text in text.split("\n")
-            start = (place.column or 1) - 1
-            lines.append(f"{(place.text or '')[start : start + place.width]}: {message}")
+        for message, location, *_ in error.diagnostics:
+            assert location is not None
+            assert location.text in text.split("\n")
+            start = (location.column or 1) - 1
+            lines.append(f"{(location.text or '')[start : start + location.width]}: {message}")
         return "\n".join(lines)
     return ""
 

@@ -101,18 +101,20 @@ def is_tables(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(v, dict) for v in value)
 
 
-def assert_points_at(text: str, found: Locations, data: Any, path: tuple[str | int, ...]) -> None:
+def assert_points_at(
+    text: str, locations: Locations, data: Any, path: tuple[str | int, ...]
+) -> None:
     """Every key and every scalar below `path` is spelt where the locator says."""
     if path:
-        start, end = found.keys[path]
+        start, end = locations.keys[path]
         if isinstance(path[-1], str):
             assert next(iter(tomllib.loads(f"{text[start:end]} = 1"))) == path[-1]
     if isinstance(data, (dict, list)):
         items = data.items() if isinstance(data, dict) else enumerate(data)
         for name, value in items:
-            assert_points_at(text, found, value, (*path, name))
+            assert_points_at(text, locations, value, (*path, name))
         return
-    start, end = found.values[path]
+    start, end = locations.values[path]
     assert tomllib.loads(f"v = {text[start:end]}")["v"] == data
 
 
@@ -129,12 +131,12 @@ def test_points_at_what_tomllib_reads(data: st.DataObject) -> None:
 
 @given(st.text("a.=[]{}\"'\\,# \n1", max_size=40))
 def test_any_text_is_survived_and_valid_ones_are_found(text: str) -> None:
-    found = locate_keys(text)
+    locations = locate_keys(text)
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return
-    assert_points_at(text, found, data, ())
+    assert_points_at(text, locations, data, ())
 
 
 @pytest.mark.parametrize(
@@ -151,9 +153,9 @@ def test_any_text_is_survived_and_valid_ones_are_found(text: str) -> None:
     ],
 )
 def test_examples(text: str, path: tuple[str | int, ...], key: str, value: str) -> None:
-    found = locate_keys(text)
-    assert text[slice(*found.keys[path])] == key
-    assert text[slice(*found.values[path])] == value
+    locations = locate_keys(text)
+    assert text[slice(*locations.keys[path])] == key
+    assert text[slice(*locations.values[path])] == value
 
 
 def test_a_table_stands_at_its_own_header() -> None:

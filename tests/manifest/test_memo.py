@@ -48,8 +48,8 @@ def everything(manifest: Manifest) -> list[object]:
             values += [manifest.targets[target].is_cpu, manifest.find_std(name, target)]
             values += [manifest.list_include_dirs(name), manifest.list_header_patterns(name)]
             values.append(manifest.locate_value(*manifest.resolve_override(name, target, "flags")))
-        values += [each.given for each in (script, script.launch, script.tune) if each]
-    values += [each.given for each in (manifest.build, manifest.toolchain, manifest.remote)]
+        values += [table.given for table in (script, script.launch, script.tune) if table]
+    values += [table.given for table in (manifest.build, manifest.toolchain, manifest.remote)]
     return [repr(value) for value in values]
 
 
@@ -60,10 +60,13 @@ def test_what_is_remembered_is_what_is_loaded(seed, load_example, environment) -
     try:
         loaded = load_example(manifests.text(manifests.mutated(random.Random(seed))))
     except InputError as error:
-        loaded, places = None, {each.place and each.place.path for each in error.diagnostics}
+        loaded, locations = (
+            None,
+            {diagnostic.location and diagnostic.location.path for diagnostic in error.diagnostics},
+        )
     assert memo.recall_manifest("tilus.toml", environment) is None
     if loaded is None:
-        assert places == {"tilus.toml"}
+        assert locations == {"tilus.toml"}
         return
     memo.remember_manifest(loaded, environment)
     recalled = memo.recall_manifest("tilus.toml", environment)

@@ -32,16 +32,18 @@ def test_says(entry: re.Match[str], load_script: Callable[[str], Manifest], proj
     with pytest.raises(InputError) as raised:
         load_script(entry["text"])
     lines = (PREAMBLE + entry["text"]).split("\n")
-    said = []
+    message_lines = []
     for diagnostic in raised.value.diagnostics:
-        message, place, hint = diagnostic[:3]
-        assert place is not None
-        assert place.line is not None
-        assert place.column is not None
-        assert (place.path, place.text) == ("tilus.toml", lines[place.line - 1])
-        said.append(f"{place.line}:{place.column}-{place.column + place.width - 1} {message}")
-        said += [f"  {line}" for line in (hint or "").splitlines()]
-    assert "\n".join(said).replace(str(project), "PROJECT") == entry["says"]
+        message, location, hint = diagnostic[:3]
+        assert location is not None
+        assert location.line is not None
+        assert location.column is not None
+        assert (location.path, location.text) == ("tilus.toml", lines[location.line - 1])
+        message_lines.append(
+            f"{location.line}:{location.column}-{location.column + location.width - 1} {message}"
+        )
+        message_lines += [f"  {line}" for line in (hint or "").splitlines()]
+    assert "\n".join(message_lines).replace(str(project), "PROJECT") == entry["says"]
 
 
 def test_the_preamble_alone_is_right(load_script: Callable[[str], Manifest]) -> None:
@@ -78,8 +80,8 @@ def test_a_large_manifest_is_refused_soon(name: str, tmp_path: Path) -> None:
     path.write_text(HEAD + text)
     with pytest.raises(InputError) as caught:
         load_manifest(str(path))
-    assert any(message in each.message for each in caught.value.diagnostics)
-    assert all(each.place for each in caught.value.diagnostics)
+    assert any(message in diagnostic.message for diagnostic in caught.value.diagnostics)
+    assert all(diagnostic.location for diagnostic in caught.value.diagnostics)
     assert len(caught.value.diagnostics) <= 101
 
 
@@ -91,7 +93,7 @@ def test_a_pattern_that_looks_at_everything_is_refused(tmp_path, monkeypatch) ->
     path.write_text(HEAD + 'library.l = { kind = "static", sources = ["**/*.cu"] }\n')
     with pytest.raises(InputError, match="looks at more than 3 names in /") as caught:
         load_manifest(str(path))
-    assert [str(each.place) for each in caught.value.diagnostics] == [f"{path}:4:43"]
+    assert [str(diagnostic.location) for diagnostic in caught.value.diagnostics] == [f"{path}:4:43"]
 
 
 WRONG = ("x\\u0000.py:f", "a\\u0000b", ".", "../..", "a\\nb", "m +")

@@ -182,9 +182,9 @@ def test_what_cannot_be_read_is_said(
     with pytest.raises(InputError) as raised:
         read(kernel=KERNEL.replace(old, new))
     (only,) = raised.value.diagnostics
-    assert only.place is not None
-    assert (only.place.path, only.place.line) == ("axpy.cu.j2", line)
-    assert only.place.text == KERNEL.replace(old, new).split("\n")[line - 1]
+    assert only.location is not None
+    assert (only.location.path, only.location.line) == ("axpy.cu.j2", line)
+    assert only.location.text == KERNEL.replace(old, new).split("\n")[line - 1]
     assert says in only.message
     assert right in (only.hint or "")
 
@@ -192,9 +192,9 @@ def test_what_cannot_be_read_is_said(
 def test_a_caret_is_below_what_is_written(read: Callable[..., Manifest]) -> None:
     with pytest.raises(InputError) as raised:
         read('args = { x = "[n, a q]" }')
-    place = raised.value.diagnostics[0].place
-    assert place is not None
-    assert (place.text or "")[(place.column or 0) - 1 :] == 'q]" }'
+    location = raised.value.diagnostics[0].location
+    assert location is not None
+    assert (location.text or "")[(location.column or 0) - 1 :] == 'q]" }'
 
 
 def test_a_changed_signature_is_read_again(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_changed_signature_is_read_again(tmp_path: Path) -> None:
     def parameters() -> list[str]:
         project.build("--target", "cpu")
         (script,) = tmp_path.glob(".cache/scripts/axpy/*/script.json")
-        names = [each["name"] for each in json.loads(script.read_text())["arguments"]]
+        names = [argument["name"] for argument in json.loads(script.read_text())["arguments"]]
         (tmp_path / ".cache" / "scripts" / "axpy" / script.parent.name).rename(tmp_path / names[-1])
         return names
 

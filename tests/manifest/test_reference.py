@@ -70,12 +70,12 @@ def test_the_reference_pages_are_up_to_date(tmp_path: Path) -> None:
     (tmp_path / "manifest").mkdir()
     (tmp_path / "manifest" / "former.md").touch()
     run_to_end([sys.executable, str(ROOT / "scripts" / "manifest_reference.py"), str(tmp_path)])
-    made, committed = (
+    pages, committed = (
         {page.name: page.read_text(encoding="utf-8") for page in top.glob("manifest/*.md")}
         | {"index": (top / "manifest.md").read_text(encoding="utf-8")}
         for top in (tmp_path, ROOT / "docs")
     )
-    assert made == committed, "run: make docs"
+    assert pages == committed, "run: make docs"
 
 
 @pytest.mark.parametrize("key", ["template", "generator", "triton"])
@@ -110,10 +110,10 @@ def test_the_example_fits_the_schema(key: str) -> None:
 )
 def test_the_schema_refuses_what_an_editor_should_mark(path, value) -> None:
     data = tomllib.loads(EXAMPLE)
-    at = data
+    node = data
     for part in path[:-1]:
-        at = at[part]
-    at[path[-1]] = value
+        node = node[part]
+    node[path[-1]] = value
     assert not valid(data, make_schema(), make_schema())
 
 

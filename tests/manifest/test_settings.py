@@ -16,7 +16,7 @@ from tilusbuild.runtime import where
 
 
 @pytest.mark.parametrize(
-    ("options", "environment", "said", "expected"),
+    ("options", "environment", "message", "expected"),
     [
         ({"jobs": 1}, {"TILUSBUILD_JOBS": "2"}, {"jobs": 3}, Setting(1, "--jobs")),
         ({"jobs": None}, {"TILUSBUILD_JOBS": "2"}, {"jobs": 3}, Setting(2, "TILUSBUILD_JOBS")),
@@ -26,10 +26,10 @@ from tilusbuild.runtime import where
 def test_the_command_line_then_the_environment_then_the_manifest(
     options: Mapping[str, int | None],
     environment: Mapping[str, str],
-    said: Mapping[str, int],
+    message: Mapping[str, int],
     expected: Setting[int],
 ) -> None:
-    assert decide_settings("/", options, environment, said).jobs == expected
+    assert decide_settings("/", options, environment, message).jobs == expected
 
 
 def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

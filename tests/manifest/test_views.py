@@ -200,5 +200,5 @@ def test_a_toolchain_is_laid_over_the_one_without_a_name(load_script) -> None:
     assert [manifest.find_std("m", target) for target in ("gpu", "old")] == ["c++20", "c++20"]
     assert manifest.find_std("n", "old") == "c++14"
     assert [manifest.find_cudart(script, "old") for script in "mn"] == ["shared", "static"]
-    found = [manifest.find_script_device_compiler("m", target) for target in ("gpu", "old")]
-    assert found == [None, "nvrtc"]
+    compilers = [manifest.find_script_device_compiler("m", target) for target in ("gpu", "old")]
+    assert compilers == [None, "nvrtc"]

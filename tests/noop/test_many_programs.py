@@ -39,9 +39,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Project:
 @pytest.fixture
 def project(compiled: Project, tmp_path: Path) -> Project:
     """Three programs, and a record of a build of many."""
-    found = compiled.copy(tmp_path / "project")
-    build_many(found)
-    return found
+    project_copy = compiled.copy(tmp_path / "project")
+    build_many(project_copy)
+    return project_copy
 
 
 def build_many(project: Project) -> str:
@@ -67,9 +67,9 @@ def test_another_file_comes_back_by_a_plan_or_as_verify_says(project: Project, t
         (path / name).unlink()
     assert "nothing to do" in build_many(project)
     if then == "verify advises":
-        found = project.run("cache", "verify", status=1).out
+        output = project.run("cache", "verify", status=1).out
         for path in project.programs.values():
-            assert f"programs/{path.name}" in found
+            assert f"programs/{path.name}" in output
             shutil.rmtree(path)
     else:
         (project.directory / "tilus.toml").touch()

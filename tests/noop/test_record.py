@@ -33,7 +33,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def made(tree: Path, started: int = LATER) -> bytes | None:
+def make_record(tree: Path, started: int = LATER) -> bytes | None:
     inputs = [str(tree / "in"), str(tree / "in/a"), str(tree / "in/b"), str(tree / "in/none")]
     names = ["p", "q", "r"]
     entries = {(f"{tree}/out/", "/lib.so"): names, (f"{tree}/out/", noop.DIRECTORY): names}
@@ -49,9 +49,9 @@ def made(tree: Path, started: int = LATER) -> bytes | None:
 @pytest.fixture
 def data(tree: Path) -> bytes:
     """A record of them."""
-    found = made(tree)
-    assert found is not None
-    return found
+    record = make_record(tree)
+    assert record is not None
+    return record
 
 
 def edit(path: Path) -> None:
@@ -121,9 +121,9 @@ def test_a_directory_with_a_slash_at_its_end_may_get_other_names(tree: Path) -> 
 
 
 def test_is_not_made_when_an_input_is_young_or_an_entry_is_missing(tree: Path) -> None:
-    assert made(tree, started=time.time_ns() - 10**10) is None
+    assert make_record(tree, started=time.time_ns() - 10**10) is None
     (tree / "out/q/lib.so").unlink()
-    assert made(tree) is None
+    assert make_record(tree) is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -152,7 +152,7 @@ def in_groups(tree: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     monkeypatch.setattr(write, "_GROUP_SIZE", 1)
     monkeypatch.setattr(noop, "_SHARE", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64))
-    data = made(tree)
+    data = make_record(tree)
     assert data is not None
     return data
 
@@ -201,8 +201,8 @@ def test_reading_it_imports_nothing_else() -> None:
     command = [sys.executable, "-I", "-c", code]
     loaded = run_to_end(command).stdout.split()
     assert set(loaded).isdisjoint(HEAVY.split())
-    ours = {name for name in loaded if name.startswith("tilusbuild")}
-    assert ours == {
+    modules = {name for name in loaded if name.startswith("tilusbuild")}
+    assert modules == {
         "tilusbuild",
         "tilusbuild.cli",
         "tilusbuild.cli.main",

@@ -31,10 +31,10 @@ def manifest_of(layout: Path) -> Any:
 def test_the_layouts_blobs_are_what_they_are_named_by(packed: Path) -> None:
     layout = packed / f"{STEM}.oci"
     manifest = manifest_of(layout)
-    found = parse_list(blob(layout, manifest["config"]))
+    file_list = parse_list(blob(layout, manifest["config"]))
     assert manifest["artifactType"] == "application/vnd.tilusbuild.package.v1"
-    assert manifest["config"]["digest"] == f"sha256:{found.digest}"
-    for descriptor, paths in zip(manifest["layers"], split_layers(found).values(), strict=True):
+    assert manifest["config"]["digest"] == f"sha256:{file_list.digest}"
+    for descriptor, paths in zip(manifest["layers"], split_layers(file_list).values(), strict=True):
         assert descriptor["mediaType"] == "application/vnd.oci.image.layer.v1.tar+zstd"
         data = zstandard.ZstdDecompressor().decompress(blob(layout, descriptor))
         with tarfile.open(fileobj=io.BytesIO(data)) as layer:
@@ -57,9 +57,9 @@ def test_a_new_version_has_new_layers_only_where_something_changed(project, pack
 
 def test_a_registry_takes_it_and_gives_it_back(packed: Path, registry: str, tmp_path: Path) -> None:
     source, back = f"oci:{packed}/{STEM}.oci:1.2", f"oci:{tmp_path}/back:1.2"
-    place = f"docker://{registry}/marks:1.2"
+    destination = f"docker://{registry}/marks:1.2"
     copy = ["skopeo", "copy", "-q", "--preserve-digests"]
-    subprocess.run([*copy, "--dest-tls-verify=false", source, place], check=True)
-    subprocess.run([*copy, "--src-tls-verify=false", place, back], check=True)
+    subprocess.run([*copy, "--dest-tls-verify=false", source, destination], check=True)
+    subprocess.run([*copy, "--src-tls-verify=false", destination, back], check=True)
     sent = {path.name: sha256_file(path) for path in (packed / f"{STEM}.oci").rglob("sha256/*")}
     assert {path.name: sha256_file(path) for path in tmp_path.rglob("sha256/*")} == sent

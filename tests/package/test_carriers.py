@@ -50,13 +50,13 @@ def test_the_archive_is_a_plain_tar_of_the_directory_in_layers(packed: Path) -> 
             mode = 0o755 if member.name.endswith(".so") else 0o644
             assert (member.mode, member.mtime, member.uid, member.gid) == (mode, 0, 0, 0)
             assert (member.uname, member.gname) == ("", "")
-    there = {str(p.relative_to(packed / STEM)) for p in (packed / STEM).rglob("*") if p.is_file()}
-    assert {member.name for member in members} == there
-    found = parse_list((packed / STEM / "tilus-package.json").read_bytes())
+    paths = {str(p.relative_to(packed / STEM)) for p in (packed / STEM).rglob("*") if p.is_file()}
+    assert {member.name for member in members} == paths
+    file_list = parse_list((packed / STEM / "tilus-package.json").read_bytes())
     assert [m.name for m in members[1:]] == [
-        path for layer in split_layers(found).values() for path in layer
+        path for layer in split_layers(file_list).values() for path in layer
     ]
-    assert [len(layer) for layer in split_layers(found).values()] == [
+    assert [len(layer) for layer in split_layers(file_list).values()] == [
         18,
         24,
         8,
@@ -64,13 +64,13 @@ def test_the_archive_is_a_plain_tar_of_the_directory_in_layers(packed: Path) -> 
 
 
 def test_the_requested_date_is_in_the_files_and_not_in_the_list(project: Any, packed: Path) -> None:
-    made = project.package("--format", "tar.zst,wheel,oci", SOURCE_DATE_EPOCH="1700000000")
-    with tarfile.open(fileobj=io.BytesIO(unpacked(made / f"{STEM}.tar.zst"))) as archive:
+    directory = project.package("--format", "tar.zst,wheel,oci", SOURCE_DATE_EPOCH="1700000000")
+    with tarfile.open(fileobj=io.BytesIO(unpacked(directory / f"{STEM}.tar.zst"))) as archive:
         assert {member.mtime for member in archive.getmembers()} == {1700000000}
         file = archive.extractfile("tilus-package.json")
         assert file is not None
         assert file.read() == (packed / STEM / "tilus-package.json").read_bytes()
-    with zipfile.ZipFile(next(made.glob("*.whl"))) as wheel:
+    with zipfile.ZipFile(next(directory.glob("*.whl"))) as wheel:
         assert {info.date_time for info in wheel.infolist()} == {(2023, 11, 14, 22, 13, 20)}
 
 
@@ -103,10 +103,10 @@ def test_the_wheel_holds_the_package_and_a_record(packed: Path) -> None:
     assert path.name.startswith("marks-1.2-py3-none-manylinux")
     with zipfile.ZipFile(path) as wheel:
         check_record(wheel, "marks-1.2.dist-info")
-        said = wheel.read("marks-1.2.dist-info/METADATA").decode()
-        assert "tilusbuild" not in said
+        metadata = wheel.read("marks-1.2.dist-info/METADATA").decode()
+        assert "tilusbuild" not in metadata
         # `preflight` accepts the versions that pip does, and our own builder needs one of them.
-        (requirement,) = re.findall("Requires-Dist: (.*)", said)
+        (requirement,) = re.findall("Requires-Dist: (.*)", metadata)
         needs = parse_list(wheel.read("marks/tilus/tilus-package.json")).needs
         assert requirement == f"apache-tvm-ffi~={needs.tvm_ffi}"
         assert f'"{requirement}"' in (ROOT / "pyproject.toml").read_text()

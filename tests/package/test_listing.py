@@ -87,8 +87,8 @@ def first(table: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_wrong_is_named(listed: FileList, what: str) -> None:
-    change, said = BAD[what]
-    with pytest.raises(PackageError, match=said):
+    change, pattern = BAD[what]
+    with pytest.raises(PackageError, match=pattern):
         parse_list(changed(listed.encode(), change))
 
 
@@ -121,11 +121,11 @@ def test_a_list_that_would_not_be_read_is_not_written(listed: FileList) -> None:
 @given(data=st.data())
 def test_any_change_of_a_byte_is_refused_or_is_another_list(listed, data) -> None:
     text = bytearray(listed.encode())
-    at = data.draw(st.integers(0, len(text) - 1))
-    text[at] ^= 1 << data.draw(st.integers(0, 7))
+    offset = data.draw(st.integers(0, len(text) - 1))
+    text[offset] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        found = parse_list(bytes(text))
+        file_list = parse_list(bytes(text))
     except PackageError:
         return
-    assert found != listed
-    assert found.encode() == bytes(text)
+    assert file_list != listed
+    assert file_list.encode() == bytes(text)

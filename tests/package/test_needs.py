@@ -21,9 +21,10 @@ HOST = HostNeeds("x86_64", None, None, (), None)
 
 
 def together(*libraries: tuple[Library, str]) -> HostNeeds:
-    found = enumerate(libraries)
+    numbered_libraries = enumerate(libraries)
     return collect_host_needs(
-        PackedLibrary(f"lib{i}.so", library, options) for i, (library, options) in found
+        PackedLibrary(f"lib{i}.so", library, options)
+        for i, (library, options) in numbered_libraries
     )
 
 
@@ -46,7 +47,7 @@ def test_the_most_that_any_library_asks_for() -> None:
     ],
 )
 def test_the_instruction_set(options: tuple[str, ...], isa: str | None) -> None:
-    assert together(*((PLAIN, each) for each in options)).isa == isa
+    assert together(*((PLAIN, option) for option in options)).isa == isa
 
 
 def test_a_package_is_for_one_machine() -> None:

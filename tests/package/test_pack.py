@@ -33,30 +33,30 @@ def test_another_path_umask_user_and_time_give_the_same_bytes(project, packed, t
     moved = type(project)(tmp_path / "elsewhere")
     before = os.umask(0o077)
     try:
-        made = moved.package(*ALL, USER="somebody", HOME=str(tmp_path), TILUSBUILD_JOBS="1")
+        directory = moved.package(*ALL, USER="somebody", HOME=str(tmp_path), TILUSBUILD_JOBS="1")
     finally:
         os.umask(before)
-    assert tree(made) == tree(packed)
+    assert tree(directory) == tree(packed)
 
 
 def test_the_list_is_of_all_that_is_there(packed: Path) -> None:
-    found = listed(packed)
-    there = tree(packed / STEM)
-    assert there.pop("tilus-package.json")[1] == found.digest
-    assert {path: digest for path, (_, digest) in there.items()} == {
-        path: file.sha256 for path, file in found.files.items()
+    file_list = listed(packed)
+    file_by_path = tree(packed / STEM)
+    assert file_by_path.pop("tilus-package.json")[1] == file_list.digest
+    assert {path: digest for path, (_, digest) in file_by_path.items()} == {
+        path: file.sha256 for path, file in file_list.files.items()
     }
-    assert (found.name, found.version, found.project) == ("Marks", "1.2", "Marks")
-    assert {(s.script, s.target, *s.params.items()) for s in found.scripts} == {
+    assert (file_list.name, file_list.version, file_list.project) == ("Marks", "1.2", "Marks")
+    assert {(s.script, s.target, *s.params.items()) for s in file_list.scripts} == {
         ("DoubleIt", "host", ("bias", "0")),
         ("DoubleIt", "host", ("bias", "1")),
         ("mark", "host"),
         ("mark", "spare"),
     }
-    assert len(found.programs) == 6, "one program serves both targets"
-    assert found.needs.machine == os.uname().machine
-    assert found.needs.tvm_ffi == "0.1.9"
-    assert "libc.so.6" in found.needs.libraries
+    assert len(file_list.programs) == 6, "one program serves both targets"
+    assert file_list.needs.machine == os.uname().machine
+    assert file_list.needs.tvm_ffi == "0.1.9"
+    assert "libc.so.6" in file_list.needs.libraries
 
 
 def test_runtime_by_default(packed: Path) -> None:
@@ -80,12 +80,12 @@ def test_runtime_by_default(packed: Path) -> None:
 
 def test_sources_when_asked_for(project: Any) -> None:
     project.append('[package.dev]\ninclude = ["sources"]\nformats = ["dir"]\n')
-    found = parse_list((project.package() / "Marks-dev-1.2/tilus-package.json").read_bytes())
-    names = {path.split("/", 2)[2] for path in found.files if not path.startswith("scripts/")}
+    file_list = parse_list((project.package() / "Marks-dev-1.2/tilus-package.json").read_bytes())
+    names = {path.split("/", 2)[2] for path in file_list.files if not path.startswith("scripts/")}
     assert {"module/source.cu", "module/compile.sh", "MANIFEST"} <= names
     assert "module/nvcc_output.txt" not in names
     assert any(name.endswith("twice.h") for name in names)
-    (program,) = [p for p in found.programs if found.programs[p].script == "DoubleIt"][:1]
+    (program,) = [p for p in file_list.programs if file_list.programs[p].script == "DoubleIt"][:1]
     directory = project.directory / "dist/Marks-dev-1.2/programs" / program
     library = (directory / "module/lib.so").read_bytes()
     (directory / "module/lib.so").unlink()
@@ -97,18 +97,20 @@ def test_only_what_dispatch_can_choose(project: Any) -> None:
     project.append(
         '[package.few]\nprograms = "dispatched"\nscripts = ["mark"]\nformats = ["dir"]\n'
     )
-    found = parse_list((project.package() / "Marks-few-1.2/tilus-package.json").read_bytes())
+    file_list = parse_list((project.package() / "Marks-few-1.2/tilus-package.json").read_bytes())
     texts = [
-        (project.cache / "programs" / p / "program.txt").read_text() for p in found.programs
+        (project.cache / "programs" / p / "program.txt").read_text() for p in file_list.programs
     ]  # the rule's and the default
     assert sorted(re.findall(r"variant = (\d)", " ".join(texts))) == ["1", "2"]
 
 
 def test_a_list_names_its_scripts_and_targets(project: Any) -> None:
     project.append('[package.one]\ntargets = ["spare"]\nformats = ["dir"]\n')
-    found = parse_list((project.package("one") / "Marks-one-1.2/tilus-package.json").read_bytes())
-    assert [(s.script, s.target) for s in found.scripts] == [("mark", "spare")]
-    assert set(found.targets) == {"spare"}
+    file_list = parse_list(
+        (project.package("one") / "Marks-one-1.2/tilus-package.json").read_bytes()
+    )
+    assert [(s.script, s.target) for s in file_list.scripts] == [("mark", "spare")]
+    assert set(file_list.targets) == {"spare"}
 
 
 def test_what_is_too_large_is_not_written_and_says_why(project: Any) -> None:
@@ -131,8 +133,8 @@ def test_what_was_built_can_be_packed_though_it_is_out_of_date(project: Any, pac
     moved = project.directory.with_name("elsewhere")
     shutil.move(project.directory, moved)
     (moved / "mark.cu.j2").write_text("")
-    made = type(project)(moved).package("--as-built", "--format", "dir")
-    assert tree(made / STEM) == tree(packed / STEM)
+    directory = type(project)(moved).package("--as-built", "--format", "dir")
+    assert tree(directory / STEM) == tree(packed / STEM)
 
 
 @pytest.mark.parametrize("words", [(), ("--as-built",)])
@@ -154,22 +156,22 @@ def test_a_damaged_library_is_not_packed(project: Any) -> None:
 
 
 def test_a_package_is_replaced_and_nothing_else_is(project: Any, packed: Path) -> None:
-    made = project.package(*ALL)
-    (made / STEM / "more").write_text("left by somebody")
+    directory = project.package(*ALL)
+    (directory / STEM / "more").write_text("left by somebody")
     assert tree(project.package(*ALL)) == tree(packed)
-    shutil.rmtree(made / STEM)
-    (made / STEM).mkdir()
-    (made / STEM / "thesis.tex").write_text("mine")
-    (made / f"{STEM}.tar.zst").write_bytes(b"kept")
+    shutil.rmtree(directory / STEM)
+    (directory / STEM).mkdir()
+    (directory / STEM / "thesis.tex").write_text("mine")
+    (directory / f"{STEM}.tar.zst").write_bytes(b"kept")
     done = project.run("package", *ALL, status=1)
     assert "not a package of tilusbuild" in done.err
-    assert (made / STEM / "thesis.tex").read_text() == "mine"
-    assert (made / f"{STEM}.tar.zst").read_bytes() == b"kept"
-    assert not list(made.glob(".tilusbuild-tmp-*"))
+    assert (directory / STEM / "thesis.tex").read_text() == "mine"
+    assert (directory / f"{STEM}.tar.zst").read_bytes() == b"kept"
+    assert not list(directory.glob(".tilusbuild-tmp-*"))
 
 
 @pytest.mark.parametrize(
-    ("words", "env", "said"),
+    ("words", "env", "message"),
     [
         (("moon",), {}, 'no package "moon"'),
         (("--format", "zip"), {}, 'unknown format "zip"'),
@@ -178,9 +180,9 @@ def test_a_package_is_replaced_and_nothing_else_is(project: Any, packed: Path) -
         ((), {"SOURCE_DATE_EPOCH": "4354819200"}, "at most 4354819199"),
     ],
 )
-def test_bad_input_is_told(project, words, env, said) -> None:
+def test_bad_input_is_told(project, words, env, message) -> None:
     done = project.run("package", *words, status=2, **env)
-    assert said in done.err
+    assert message in done.err
 
 
 def test_what_was_written_is_printed(project: Any) -> None:
@@ -188,14 +190,14 @@ def test_what_was_written_is_printed(project: Any) -> None:
     assert done.out == "dist/Marks-1.2.tar.zst\n"
     digest = sha256_bytes(listed(project.package("--format", "dir")).encode())
     assert f"sha256 {digest}" in done.err
-    found = project.run("package", "--format", "tar.zst", "--json").out.splitlines()
-    assert f'"digest": "{digest}"' in found[0]
-    assert '"event": "package"' in found[-1]
+    lines = project.run("package", "--format", "tar.zst", "--json").out.splitlines()
+    assert f'"digest": "{digest}"' in lines[0]
+    assert '"event": "package"' in lines[-1]
 
 
 def test_schedules_that_do_not_compile_stay_behind(project: Any) -> None:
     template = project.directory / "mark.cu.j2"
     template.write_text(template.read_text() + "{% if variant == 3 %}\n#error no\n{% endif %}\n")
     project.run("build")
-    found = listed(project.package("--format", "dir"))
-    assert [len(s.programs) for s in found.scripts] == [1, 1, 3, 3]
+    file_list = listed(project.package("--format", "dir"))
+    assert [len(s.programs) for s in file_list.scripts] == [1, 1, 3, 3]

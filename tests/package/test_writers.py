@@ -32,10 +32,10 @@ def test_a_tar_comes_back(files: Mapping[str, bytes], time: int) -> None:
     with tempfile.TemporaryFile() as out:
         write_frame(out, listed, time=time, end=True)
         out.seek(0)
-        found = [
+        actual = [
             (item.path, item.read_content(item.size)) for item in read_entries(open_frames(out))
         ]
-    assert found == list(files.items())
+    assert actual == list(files.items())
 
 
 def gathered(project: Any) -> tuple[PackageOrder, Contents]:
@@ -44,7 +44,7 @@ def gathered(project: Any) -> tuple[PackageOrder, Contents]:
         return order, pack.gather_contents(opened_project, order, level=2, unchecked=True)
 
 
-def said(contents: Contents) -> dict[str, bytes]:
+def attest(contents: Contents) -> dict[str, bytes]:
     return {name: f"{name} of {contents.digest}".encode() for name in BESIDE}
 
 
@@ -52,11 +52,11 @@ def test_attestations_are_beside_the_list_in_every_format(project: Any, tmp_path
     order, contents = gathered(project)
     names = find_contributions("package format")
     forms = [name for name in names if load_format(name).is_readable]
-    made = pack.write_formats(order, contents, forms, str(tmp_path / "out"), attest=said)
-    assert [form for form, _, _ in made] == forms
-    for _, path, _ in made:
+    results = pack.write_formats(order, contents, forms, str(tmp_path / "out"), attest=attest)
+    assert [form for form, _, _ in results] == forms
+    for _, path, _ in results:
         with open_package(path) as reader:
-            assert reader.attestations() == said(contents)
+            assert reader.attestations() == attest(contents)
 
 
 def test_what_fails_in_the_middle_leaves_the_old_package(project: Any, tmp_path: Path) -> None:

@@ -45,11 +45,11 @@ def test_a_refused_member_is_reported_and_the_rest_is_read(hand: Hand) -> None:
     gone = parts[0].pop()
     twice = parts[1][0]
     parts[1] += [twice, ("programs/evil", 4, b"evil")]
-    told: list[PackageError] = []
+    errors: list[PackageError] = []
     reader = MemoryReader(hand.listed(), parts)
-    found = check_members(reader, hand.listing, refuse=told.append)
-    assert {a.path for a in found} == hand.files.keys() - {gone[0]}
-    assert [error.kind for error in told] == ["UnlistedFile", "UnsafeName", "MissingFile"]
+    arrivals = check_members(reader, hand.listing, refuse=errors.append)
+    assert {a.path for a in arrivals} == hand.files.keys() - {gone[0]}
+    assert [error.kind for error in errors] == ["UnlistedFile", "UnsafeName", "MissingFile"]
 
 
 def test_limits_are_the_lists_size_and_the_ratio(hand: Hand) -> None:

@@ -39,8 +39,8 @@ def test_a_package_and_its_cache(project: Project, old: Path) -> None:
 
 def test_an_edit_of_a_template(own_project: Project, hand: Hand, tmp_path: Path) -> None:
     edited(own_project, "twice.cu.j2", "2 *", "3 *")
-    found = between(hand.archive(tmp_path / "old"), own_project.cache)
-    assert found == [
+    changes = between(hand.archive(tmp_path / "old"), own_project.cache)
+    assert changes == [
         ChangeLine("program", "changed", "twice cpu", ("the rendered source changed",))
     ]
 
@@ -62,13 +62,13 @@ def test_dispatch_tables(hand: Hand, tmp_path: Path) -> None:
     (script,) = [s for s in hand.listing.scripts if s.script == "mark"]
     paths = []
     for number, rows in enumerate((((8, 0),), ((8, 2), (16, 1)))):
-        each = hand.copy()
+        package = hand.copy()
         fingerprint = {"script": "s", "device": "D", "arch": "a"}
         entries = [[[size], program, 1e-6, [size], None, False, []] for size, program in rows]
         tables = [{"fingerprint": fingerprint, "entries": entries}]
         data = json.dumps({"schema": 2, "keys": ["n"], "tables": tables}).encode()
-        each.files[f"{script.root}/dispatch_table.json"] = data
-        paths.append(each.relist().archive(tmp_path / f"p{number}"))
+        package.files[f"{script.root}/dispatch_table.json"] = data
+        paths.append(package.relist().archive(tmp_path / f"p{number}"))
     assert between(*paths) == [
         ChangeLine(
             "table",
@@ -89,8 +89,8 @@ def test_changes_of_the_package_itself(hand: Hand, tmp_path: Path) -> None:
 def test_the_same_inputs_with_other_bytes(hand: Hand, tmp_path: Path) -> None:
     old = hand.copy().archive(tmp_path / "old")
     hand.files[hand.path("lib.so")] += b"\0"
-    (found,) = between(old, hand.relist().archive(tmp_path / "new"))
-    assert found.reasons == ("the same inputs gave other bytes",)
+    (change,) = between(old, hand.relist().archive(tmp_path / "new"))
+    assert change.reasons == ("the same inputs gave other bytes",)
 
 
 def test_the_command(own_project: Project, hand: Hand, tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_the_command(own_project: Project, hand: Hand, tmp_path: Path) -> None:
     cache = str(own_project.cache)
     assert own_project.run("diff", old, cache, "--exit-code").out == "nothing changed\n"
     edited(own_project, "mark.cu.j2", "10 *", "11 *")
-    said = own_project.run("diff", old, cache).out
-    assert said == (
+    output = own_project.run("diff", old, cache).out
+    assert output == (
         "program changed: mark cpu (variant = 0); mark cpu (variant = 1); mark cpu (variant = 2)\n"
         "  the rendered source changed\n"
     )
@@ -111,6 +111,6 @@ def test_which_of_the_two_cannot_be_read_is_said(hand, tmp_path, project) -> Non
     good, bad = (hand.write("archive", tmp_path / name) for name in ("good", "bad"))
     bad.write_bytes(bad.read_bytes()[:-1])
     for pair in ((good, bad), (bad, good)):
-        said = project.run("diff", *pair, status=1).err
-        assert str(bad) in said
-        assert str(good) not in said
+        stderr = project.run("diff", *pair, status=1).err
+        assert str(bad) in stderr
+        assert str(good) not in stderr

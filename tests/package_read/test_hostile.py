@@ -33,15 +33,15 @@ def refusal(path: Path, limits: Limits = LIMITS) -> PackageError:
     """The first thing that is wrong with a package, after all that looks at it agreed on that."""
     target = path.parent / "target" / "cache"
     before = everything(path.parent)
-    found = problems(path, limits)
-    assert found
+    errors = problems(path, limits)
+    assert errors
     with pytest.raises(PackageError) as caught, open_package(str(path)) as reader:
         install_package(reader, Tree(str(target)), limits)
-    assert caught.value.kind in {error.kind for error in found}
+    assert caught.value.kind in {error.kind for error in errors}
     after = {name for name in everything(path.parent) if name.split("/")[0] != "target"}
     assert after == before
     assert_nothing_came(target)
-    return found[0]
+    return errors[0]
 
 
 def everything(directory: Path) -> set[str]:
@@ -53,8 +53,8 @@ def assert_nothing_came(target: Path) -> None:
     if target.exists():
         own = {"CACHEDIR.TAG", ".gitignore", "locks"}
         directories = {"programs", "scripts", "include", "staging", "state"}
-        there = {name for name in everything(target) if not name.startswith("locks/")}
-        assert there <= own | directories
+        names = {name for name in everything(target) if not name.startswith("locks/")}
+        assert names <= own | directories
 
 
 KINDS = {
@@ -211,16 +211,16 @@ def test_a_target_that_the_list_invents(hand: Hand, key: str, other: object, tmp
     for target in value["targets"].values():
         target[key] = other
     hand.list_bytes = rfc8785.dumps(value)
-    found = problems(hand.write("directory", tmp_path))
-    assert any("disagree on the target" in str(error) for error in found)
+    errors = problems(hand.write("directory", tmp_path))
+    assert any("disagree on the target" in str(error) for error in errors)
 
 
 def test_constants_that_the_list_invents(hand: Hand, tmp_path: Path) -> None:
     value = json.loads(hand.listing.encode())
     value["scripts"][0]["params"] = {"dtype": '"f64"'}
     hand.list_bytes = rfc8785.dumps(value)
-    found = problems(hand.write("directory", tmp_path))
-    assert any("constants" in str(error) for error in found)
+    errors = problems(hand.write("directory", tmp_path))
+    assert any("constants" in str(error) for error in errors)
 
 
 # Files that are as listed, and wrong.

@@ -130,11 +130,11 @@ def test_packages_of_several_targets_serve_a_script_together(hand, cache, tmp_pa
 
 def test_killed_at_every_change(hand: Hand, tmp_path: Path) -> None:
     path = hand.only("twice").archive(tmp_path / "p")
-    at, died = 0, True
+    index, died = 0, True
     while died:
-        at += 1
-        root = str(tmp_path / f"cache {at}")
-        died = dies(partial(put, path, Tree(root, FaultyDisk(at, kill))))
+        index += 1
+        root = str(tmp_path / f"cache {index}")
+        died = dies(partial(put, path, Tree(root, FaultyDisk(index, kill))))
         after = Tree(root)
         assert verify_cache(after) == []
         named = list_installed(after) == {"marks": "marks 0.1.0"}
@@ -144,7 +144,7 @@ def test_killed_at_every_change(hand: Hand, tmp_path: Path) -> None:
         assert_whole(after)
         assert list_installed(after) == {"marks": "marks 0.1.0"}
         shutil.rmtree(root)
-    assert at > 30
+    assert index > 30
 
 
 def outcome(path: Path, cache: Tree) -> int | None:
@@ -158,13 +158,16 @@ def outcome(path: Path, cache: Tree) -> int | None:
 
 def test_failed_by_the_disk_at_every_change(hand: Hand, tmp_path: Path) -> None:
     path = hand.only("twice").archive(tmp_path / "p")
-    whole = FaultyDisk()
-    put(path, Tree(str(tmp_path / "whole"), whole))
-    for at in range(2, len(whole.operations) + 1):
-        root = str(tmp_path / f"cache {at}")
-        number = (errno.ENOSPC, errno.EIO)[at % 2]
-        found = outcome(path, Tree(root, FaultyDisk(at, failing(number), halfway=True)))
-        assert found == number or (found, whole.operations[at - 1]) == (None, "remove")
+    disk = FaultyDisk()
+    put(path, Tree(str(tmp_path / "whole"), disk))
+    for index in range(2, len(disk.operations) + 1):
+        root = str(tmp_path / f"cache {index}")
+        number = (errno.ENOSPC, errno.EIO)[index % 2]
+        error_number = outcome(path, Tree(root, FaultyDisk(index, failing(number), halfway=True)))
+        assert error_number == number or (error_number, disk.operations[index - 1]) == (
+            None,
+            "remove",
+        )
         after = Tree(root)
         assert verify_cache(after) == []
         put(path, after)
@@ -177,8 +180,8 @@ def test_several_at_once(hand: Hand, project: Project, cache: Tree, tmp_path: Pa
     words = ("install", str(path), "--cache-dir", cache.root)
     running = [project.start(*words) for _ in range(4)]
     for process in running:
-        _, said = process.communicate()
-        assert process.returncode == 0, said
+        _, stderr = process.communicate()
+        assert process.returncode == 0, stderr
     assert_whole(cache)
     assert_works(cache.root)
     assert list_installed(cache) == {"marks": "marks 0.1.0"}
@@ -187,8 +190,8 @@ def test_several_at_once(hand: Hand, project: Project, cache: Tree, tmp_path: Pa
 def test_the_command_line_installs_lists_and_removes(hand, cache, project, tmp_path) -> None:
     path = str(hand.archive(tmp_path / "p"))
     where = ("--cache-dir", cache.root)
-    said = project.run("install", path, *where).out
-    assert said.startswith(f"installed marks 0.1.0 into {cache.root}: 4 programs, 4 of them new")
+    output = project.run("install", path, *where).out
+    assert output.startswith(f"installed marks 0.1.0 into {cache.root}: 4 programs, 4 of them new")
     listed = project.run("cache", "ls", *where).out
     assert listed.count("package marks 0.1.0") == 2
     assert "removed 0 entries" in project.run("cache", "gc", *where).out

@@ -117,11 +117,11 @@ def test_which_target_serves_which_gpu(hand, arch, target, why, tmp_path) -> Non
 def test_code_that_is_not_what_its_target_says(hand: Hand, tmp_path: Path) -> None:
     """Given a program whose binary holds code for sm_90 only, when its target says sm_80, then
     that program is told: the runtime would refuse it at its first call."""
-    made = for_targets(hand, AMPERE)
-    programs = dict(made.listing.programs)
+    package = for_targets(hand, AMPERE)
+    programs = dict(package.listing.programs)
     odd = min(programs)
     programs[odd] = replace(programs[odd], images=(Image("sass", "sm_90"),))
-    path = made.relist(programs=programs).archive(tmp_path / "p")
+    path = package.relist(programs=programs).archive(tmp_path / "p")
     (answer,) = ask(path, DescribedHost(gpu("sm_80"), MACHINE)).instances
     (problem,) = answer.problems
     assert "holds nothing that runs on cuda:0" in problem
@@ -150,13 +150,13 @@ def test_a_table_of_another_gpu_does_not_count(hand: Hand, tmp_path: Path) -> No
 
 def test_a_default_that_is_not_packaged(hand: Hand, tmp_path: Path) -> None:
     """Given a package that left the default schedule out, then the first that is there serves."""
-    made = for_targets(hand, AMPERE)
-    (script,) = made.listing.scripts
+    package = for_targets(hand, AMPERE)
+    (script,) = package.listing.scripts
     gone = script.programs[1]
-    programs = {d: p for d, p in made.listing.programs.items() if d != gone}
-    made.files = {path: data for path, data in made.files.items() if gone not in path}
+    programs = {d: p for d, p in package.listing.programs.items() if d != gone}
+    package.files = {path: data for path, data in package.files.items() if gone not in path}
     scripts = (replace(script, programs=(script.programs[0], script.programs[2])),)
-    path = made.relist(scripts=scripts, programs=programs).archive(tmp_path / "p")
+    path = package.relist(scripts=scripts, programs=programs).archive(tmp_path / "p")
     result = ask(path, DescribedHost(gpu("sm_80"), MACHINE))
     assert result.ok
 
@@ -188,7 +188,7 @@ def test_what_the_host_is_missing(hand, host, problem, tmp_path) -> None:
     path = hand.relist(needs=NEEDS).archive(tmp_path / "p")
     result = ask(path, DescribedHost(Device("cpu", 0, "cpu", "cpu"), MACHINE, **host))
     assert result.ok == (problem is None)
-    assert [str(problem) in found for found in result.problems] == ([True] if problem else [])
+    assert [str(problem) in message for message in result.problems] == ([True] if problem else [])
 
 
 def test_a_host_of_another_machine(hand: Hand, tmp_path: Path) -> None:
@@ -204,16 +204,16 @@ def test_a_host_of_another_machine(hand: Hand, tmp_path: Path) -> None:
 def test_the_command_prints_a_table_of_answers(hand, project, tmp_path) -> None:
     path = os.fspath(for_targets(hand, AMPERE, HOPPER).archive(tmp_path / "p"))
     devices = [word for arch in ("sm_80", "sm_90", "sm_120") for word in ("--device", arch)]
-    said = project.run("preflight", path, *devices).out
-    rows = [line.split() for line in said.splitlines()[2:]]
+    output = project.run("preflight", path, *devices).out
+    rows = [line.split() for line in output.splitlines()[2:]]
     assert [row[:3] for row in rows] == [
         ["sm_80", "mark", "ampere"],
         ["sm_90", "mark", "hopper"],
         ["sm_120", "mark", "ampere"],
     ]
     newest = ["--driver", "13.post1", "--tvm-ffi", "0.1.15.post2"]
-    said = project.run("preflight", path, "-d", "sm_75", *newest, status=1).out
-    assert "sm_75: missing: mark: mark has no program" in said
+    output = project.run("preflight", path, "-d", "sm_75", *newest, status=1).out
+    assert "sm_75: missing: mark: mark has no program" in output
     lines = project.run("preflight", path, "-d", "sm_75", "--json", status=1).out.splitlines()
     events = [json.loads(line) for line in lines]
     assert events[-1] == {"event": "summary", "devices": 1, "missing": 1}
@@ -276,8 +276,8 @@ def test_each_gpu_gets_the_right_answer(tmp_path: Path) -> None:
     devices = [word for arch in answers for word in ("--device", arch)]
     own.run("install", "dist/p-0.1.0.oci", "--cache-dir", "installed")
     assert own.run("diff", "installed", ".cache").out == "nothing changed\n"
-    for made in ("p-0.1.0", "p-0.1.0.tar.zst", "p-0.1.0.oci"):
-        path = f"dist/{made}"
+    for name in ("p-0.1.0", "p-0.1.0.tar.zst", "p-0.1.0.oci"):
+        path = f"dist/{name}"
         own.run("verify", path)
         lines = own.run("preflight", path, *devices, "--json").out.splitlines()
         events = [json.loads(line) for line in lines]
@@ -285,5 +285,5 @@ def test_each_gpu_gets_the_right_answer(tmp_path: Path) -> None:
         assert events[-1]["missing"] == 0
     reasons = {e["device"]: e["why"] for e in events if "why" in e}
     assert reasons["sm_120"] == "sm_80 PTX is compiled by the driver for sm_120"
-    said = own.run("verify", "--rebuild", "dist/p-0.1.0.tar.zst").out
-    assert said.endswith("2 programs compiled again, 0 not reproduced\n")
+    output = own.run("verify", "--rebuild", "dist/p-0.1.0.tar.zst").out
+    assert output.endswith("2 programs compiled again, 0 not reproduced\n")

@@ -49,15 +49,15 @@ Mutation = tuple[str, float, bytes]
 
 def mutated(data: bytes, mutations: list[Mutation]) -> bytes:
     for kind, share, piece in mutations:
-        at, count = int(share * len(data)), len(piece)
-        flipped = bytes(byte ^ (1 << count % 8) for byte in data[at : at + 1])
+        offset, count = int(share * len(data)), len(piece)
+        flipped = bytes(byte ^ (1 << count % 8) for byte in data[offset : offset + 1])
         data = {
-            "flip": data[:at] + flipped + data[at + 1 :],
-            "cut": data[:at],
-            "insert": data[:at] + piece + data[at:],
-            "remove": data[:at] + data[at + count :],
-            "repeat": data[: at + count * 64] + data[at:],
-            "overwrite": data[:at] + piece + data[at + count :],
+            "flip": data[:offset] + flipped + data[offset + 1 :],
+            "cut": data[:offset],
+            "insert": data[:offset] + piece + data[offset:],
+            "remove": data[:offset] + data[offset + count :],
+            "repeat": data[: offset + count * 64] + data[offset:],
+            "overwrite": data[:offset] + piece + data[offset + count :],
         }[kind]
     return data
 
@@ -149,13 +149,13 @@ JSON = st.recursive(
 
 def spots(value: Any) -> list[tuple[Any, Any]]:
     """(container, key) of every value in a JSON value."""
-    found: list[tuple[Any, Any]] = []
+    pairs: list[tuple[Any, Any]] = []
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in list(items):
-        found.append((value, key))
+        pairs.append((value, key))
         if isinstance(inner, dict | list):
-            found += spots(inner)
-    return found
+            pairs += spots(inner)
+    return pairs
 
 
 @FUZZ

@@ -29,9 +29,9 @@ def test_a_sample_of_few_has_one() -> None:
 
 def test_all_programs_of_a_package_are_reproduced(project: Project, tmp_path: Path) -> None:
     path = by_hand(project.cache, sources=True).archive(tmp_path / "p")
-    found = list(rebuild_share(str(path), 1.0, Limits()))
-    assert len(found) == 4
-    assert all(result.same for result in found)
+    results = list(rebuild_share(str(path), 1.0, Limits()))
+    assert len(results) == 4
+    assert all(result.same for result in results)
 
 
 def test_a_library_that_the_sources_do_not_make(project: Project, tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_a_library_that_the_sources_do_not_make(project: Project, tmp_path: Path
 def test_a_source_that_does_not_compile(project: Project, tmp_path: Path) -> None:
     hand = by_hand(project.cache, sources=True).only("twice")
     hand.files[hand.path("source.cu")] += b"oops\n"
-    (found,) = rebuild_share(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
-    assert found.rebuilt_sha256 is None
-    assert "does not compile here" in str(found)
+    (result,) = rebuild_share(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
+    assert result.rebuilt_sha256 is None
+    assert "does not compile here" in str(result)
 
 
 CANARY = "#!/bin/sh\ntouch {canary}\n"
@@ -58,14 +58,14 @@ def test_nothing_that_came_with_a_package_is_run(project: Project, tmp_path: Pat
     script = hand.files[hand.path("compile.sh")].decode()
     evil = CANARY.format(canary=tmp_path / "ran") + script
     hand.files[hand.path("compile.sh")] = evil.encode()
-    (found,) = rebuild_share(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
-    assert found.same
+    (result,) = rebuild_share(str(hand.relist().archive(tmp_path / "p")), 1.0, Limits())
+    assert result.same
     options = hand.files[hand.path("options.txt")].decode()
     name, commands = hand.path("options.txt"), ("{cxx} -c", "{cxx} -fplugin=./x.so -c")
     hand.files[name] = options.replace(*commands).encode()
-    (found,) = rebuild_share(str(hand.relist().archive(tmp_path / "q")), 1.0, Limits())
-    assert found.rebuilt_sha256 is None
-    assert "its commands differ from those of this tilusbuild" in str(found)
+    (result,) = rebuild_share(str(hand.relist().archive(tmp_path / "q")), 1.0, Limits())
+    assert result.rebuilt_sha256 is None
+    assert "its commands differ from those of this tilusbuild" in str(result)
     assert not (tmp_path / "ran").exists()
 
 
@@ -77,8 +77,8 @@ def test_a_package_without_sources(hand: Hand, tmp_path: Path) -> None:
 def test_a_cache_is_verified_and_rebuilt_and_not_written(project: Project) -> None:
     cache = os.fspath(project.cache)
     before = sorted((p, p.lstat().st_mtime_ns) for p in project.cache.rglob("*"))
-    said = project.run("verify", "--rebuild", cache).out
-    assert said.endswith("4 programs compiled again, 0 not reproduced\n")
+    output = project.run("verify", "--rebuild", cache).out
+    assert output.endswith("4 programs compiled again, 0 not reproduced\n")
     assert sorted((p, p.lstat().st_mtime_ns) for p in project.cache.rglob("*")) == before
 
 

@@ -47,8 +47,8 @@ def test_it_ships_its_types_its_launcher_and_its_page(unpacked: Path) -> None:
 
 def test_a_project_is_made_and_planned_from_it(unpacked: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(unpacked)}
-    found = run_python("import tilusbuild; print(tilusbuild.__file__)", env=env, cwd=tmp_path)
-    assert found.stdout.startswith(str(unpacked))
+    result = run_python("import tilusbuild; print(tilusbuild.__file__)", env=env, cwd=tmp_path)
+    assert result.stdout.startswith(str(unpacked))
     for arguments in (["init", "new"], ["plan", "-t", "cpu", "-C", "new"]):
         command = [sys.executable, "-m", "tilusbuild", *arguments]
         ran = run_to_end(command, env=env, cwd=tmp_path)
@@ -78,10 +78,10 @@ def test_the_page_about_dependencies_names_it():
 
 
 def test_nothing_else_in_the_repository_is_minified():
-    found = run_to_end(["git", "ls-files", "*.js", "*.css"], status=None, cwd=ROOT)
-    if found.returncode:
+    result = run_to_end(["git", "ls-files", "*.js", "*.css"], status=None, cwd=ROOT)
+    if result.returncode:
         pytest.skip("needs a git checkout")
-    others = [ROOT / name for name in found.stdout.split() if "/vendor/" not in name]
+    others = [ROOT / name for name in result.stdout.split() if "/vendor/" not in name]
     assert others
     for path in others:
         assert path.stat().st_size < 100_000, path

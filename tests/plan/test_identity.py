@@ -156,18 +156,18 @@ def programs(
 
 
 def test_flags_follow_the_values_of_each_program(tmp_path):
-    made = programs(
+    program_by_values = programs(
         tmp_path, """["-O{{ level }}", '{{ "-fno-math-errno" if kind == "fast" else "" }}']"""
     )
-    flags = {values: program.recipe.options.flags for values, program in made.items()}
+    flags = {values: program.recipe.options.flags for values, program in program_by_values.items()}
     assert flags == {
         ("plain", 1): ("-O1",),
         ("plain", 3): ("-O3",),
         ("fast", 1): ("-O1", "-fno-math-errno"),
         ("fast", 3): ("-O3", "-fno-math-errno"),
     }
-    assert len({program.hash for program in made.values()}) == 4
-    assert "-O3" in made["plain", 3].options_txt
+    assert len({program.hash for program in program_by_values.values()}) == 4
+    assert "-O3" in program_by_values["plain", 3].options_txt
 
 
 def test_a_flag_with_values_has_the_hash_of_what_it_becomes(tmp_path):
@@ -192,13 +192,15 @@ def test_what_a_flag_becomes_is_checked_at_its_place(tmp_path, flags, message):
 
 
 def test_a_macro_follows_the_values_of_each_program(tmp_path):
-    made = programs(
+    program_by_values = programs(
         tmp_path, "[]", more='defines = { KIND = "{{ kind }}_{{ level }}", ON = true }\n'
     )
-    macros = {values: program.recipe.options.defines for values, program in made.items()}
+    macros = {
+        values: program.recipe.options.defines for values, program in program_by_values.items()
+    }
     assert macros["plain", 3] == (("KIND", "plain_3"), ("ON", "1"))
     assert macros["fast", 1] == (("KIND", "fast_1"), ("ON", "1"))
-    assert len({program.hash for program in made.values()}) == 4
+    assert len({program.hash for program in program_by_values.values()}) == 4
 
 
 @pytest.mark.parametrize(
@@ -212,8 +214,8 @@ def test_what_a_macro_becomes_is_checked_at_its_place(tmp_path, value, message):
 
 
 def test_a_script_has_a_standard_of_its_own(tmp_path):
-    made = programs(tmp_path, "[]", more='std = "c++20"\n')
-    assert {program.recipe.options.std for program in made.values()} == {"c++20"}
+    program_by_values = programs(tmp_path, "[]", more='std = "c++20"\n')
+    assert {program.recipe.options.std for program in program_by_values.values()} == {"c++20"}
 
 
 def test_a_macro_of_the_flags_is_what_a_compiler_defines() -> None:

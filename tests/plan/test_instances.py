@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tilusbuild.errors import InputError, Place
+from tilusbuild.errors import InputError, Location
 from tilusbuild.expr import parse_expression
 from tilusbuild.manifest.loading import load_manifest
 from tilusbuild.manifest.model import Manifest
@@ -73,8 +73,10 @@ def test_an_instance_looks_at_its_own_target_only(tmp_path, monkeypatch) -> None
 def test_rules_over_constants_take_instances_away(tmp_path: Path, rules: list[str]) -> None:
     manifest = loaded(tmp_path, rules)
     for target, arch in (("old", 80), ("new", 90)):
-        found = [(each["a"], each["b"]) for each in list_instances(manifest, "one", target)]
-        assert found == [
+        pairs = [
+            (instance["a"], instance["b"]) for instance in list_instances(manifest, "one", target)
+        ]
+        assert pairs == [
             (a, b)
             for a, b in product((1, 2, 3), (0, 1))
             if all(RULES[rule](a, b, arch) for rule in rules)
@@ -110,7 +112,7 @@ def test_the_source_of_a_unit_has_the_values_that_its_kernels_share(tmp_path) ->
     spec = replace(make_space_spec(manifest, "one", target, params), derived=derived)
     values = {**params, "c": 1, "d": 2, "e": 3}
     for group, names in (("c", "abcde"), ("", "ab")):
-        grouping = Grouping(group, spec, cast(Any, None), params, Place(""))
+        grouping = Grouping(group, spec, cast(Any, None), params, Location(""))
         assert "".join(grouping.select_shared_values(values)) == names
 
 
@@ -118,19 +120,19 @@ def test_a_rule_that_fails_is_shown_at_its_line(tmp_path) -> None:
     manifest = loaded(tmp_path, ["a < 9", "b + c / 0 > 1"])
     for rule, line in (("r1", 17), ("c", 14), ("a", 13), (None, 14)):
         error = locate_space_error(manifest, "one", "old", SpaceError("", rule=rule))
-        place = error.diagnostics[0].place
-        assert place is not None
-        assert place.line == line
+        location = error.diagnostics[0].location
+        assert location is not None
+        assert location.line == line
 
 
 def test_the_order_of_architectures_is_not_an_input(tmp_path) -> None:
-    made = set()
+    target_archs = set()
     for archs in permutations(["sm_90", "sm_80", "sm_90a"]):
         (tmp_path / "one.cu.j2").write_text("")
         text = MANIFEST.replace('"sm_80"', str(list(archs)))
         (tmp_path / "tilus.toml").write_text(text)
-        made.add(make_targets(load_manifest(str(tmp_path / "tilus.toml")))["old"].arch)
-    assert made == {"sm_80+sm_90+sm_90a"}
+        target_archs.add(make_targets(load_manifest(str(tmp_path / "tilus.toml")))["old"].arch)
+    assert target_archs == {"sm_80+sm_90+sm_90a"}
 
 
 def test_a_name_may_have_the_value_that_a_parameter_has_otherwise(tmp_path) -> None:
@@ -139,12 +141,14 @@ def test_a_name_may_have_the_value_that_a_parameter_has_otherwise(tmp_path) -> N
     (tmp_path / "tilus.toml").write_text(MANIFEST.replace("space.c = [1, 2]", space))
     manifest = load_manifest(str(tmp_path / "tilus.toml"))
     instance, *_ = list_instances(manifest, "one", "old")
-    made = Space(make_space_spec(manifest, "one", make_targets(manifest)["old"], instance))
+    schedule_space = Space(
+        make_space_spec(manifest, "one", make_targets(manifest)["old"], instance)
+    )
     names = {
         text: parse_name(f"one[{text}]").split_schedule({"c", "d"}, instance)
         for text in ("c=2,d=0", "d=4", "d=5")
     }
-    assert {text: _find_named_values(made, name) for text, name in names.items()} == {
+    assert {text: _find_named_values(schedule_space, name) for text, name in names.items()} == {
         "c=2,d=0": {"c": 2, "d": 0},
         "d=4": {"d": 4},
         "d=5": {},

@@ -90,8 +90,8 @@ class Workshop:
     def known(self, *, memo: bool = True) -> list[Any]:
         """What a plan says of each instance, and what it rests on."""
         return [
-            (each.hash, each.schedules, each.default, each.inputs)
-            for each in self.plan(memo=memo).instances
+            (instance.hash, instance.schedules, instance.default, instance.inputs)
+            for instance in self.plan(memo=memo).instances
         ]
 
     @property
@@ -122,17 +122,17 @@ def test_nothing_is_rendered_when_nothing_changed(shop: Workshop) -> None:
 
 
 def test_a_plan_that_is_known_makes_one_schedule_for_each_program(shop, monkeypatch) -> None:
-    made: list[Schedule] = []
+    schedules: list[Schedule] = []
     make = Schedules._make_schedules
 
     def counting(self: Schedules, start: int, stop: int) -> Iterator[Schedule]:
         for schedule in make(self, start, stop):
-            made.append(schedule)
+            schedules.append(schedule)
             yield schedule
 
     monkeypatch.setattr(Schedules, "_make_schedules", counting)
     plan = shop.plan()
-    assert len(made) == sum(len(each.programs) for each in plan.instances) == 5
+    assert len(schedules) == sum(len(instance.programs) for instance in plan.instances) == 5
 
 
 def test_an_edit_of_a_template_renders_its_own_script_only(shop: Workshop) -> None:

@@ -60,7 +60,7 @@ def a_recipe(chosen: random.Random) -> tuple[Recipe, list[Header]]:
         "ptx": archs[0] == "sm_80" and chosen.random() < 0.5,
         "options": Options(
             flags=tuple(word for flag in some(chosen, _FLAGS[cpu]) for word in flag),
-            defines=tuple(("M", each) for each in some(chosen, _ODD)),
+            defines=tuple(("M", value) for value in some(chosen, _ODD)),
             std=chosen.choice(("c++17", "c++20")),
             host_march=chosen.choice((None, "native-ish", "x86-64-v3")),
             cudart=chosen.choice(("static", "shared")),
@@ -123,14 +123,14 @@ def test_what_a_build_wrote_is_read_back(seed: int) -> None:
     for _ in range(ROUNDS // 4):
         recipe, headers = a_recipe(chosen)
         written = texts(recipe, headers)
-        found = restore_recipe(*written)
-        assert format_command_lines(found) == format_command_lines(recipe)
-        assert found.includes.digest == recipe.includes.digest
-        assert type(found.pipeline) is type(recipe.pipeline)
+        restored_recipe = restore_recipe(*written)
+        assert format_command_lines(restored_recipe) == format_command_lines(recipe)
+        assert restored_recipe.includes.digest == recipe.includes.digest
+        assert type(restored_recipe.pipeline) is type(recipe.pipeline)
         product = recipe.pipeline.product.replace(".", r"\.")
         assert rf"module\/{product}" in written[3]  # where sed looks for the recorded digest
-        assert found.objects == recipe.objects
-        for name, text in found.pipeline.collect_own_files(found).items():
+        assert restored_recipe.objects == recipe.objects
+        for name, text in restored_recipe.pipeline.collect_own_files(restored_recipe).items():
             assert written[2][name].decode() == text
 
 
@@ -167,14 +167,14 @@ def test_no_word_of_a_stranger_becomes_one_of_a_command(seed: int) -> None:
         before, title, rest = options_txt.partition("\n[commands]\n")
         commands, *after = rest.partition("\n\n[generated]\n")
         words = commands.split(" ")
-        at, evil = chosen.randrange(len(words) + 1), chosen.choice(_EVIL)
+        index, evil = chosen.randrange(len(words) + 1), chosen.choice(_EVIL)
         quoted = evil if chosen.random() < 0.5 else f"'{evil}'"
-        changed = [*words[:at], quoted, *words[at + (chosen.random() < 0.3) :]]
+        changed = [*words[:index], quoted, *words[index + (chosen.random() < 0.3) :]]
         commands = chosen.choice((" ".join(changed), commands + "\n" + quoted))
         options_txt = "".join((before, title, commands, *after))
         with suppress(ForeignTextsError):
-            found = restore_recipe(program_txt, options_txt, files, script)
-            assert words_of(found).count(evil) <= words_of(recipe).count(evil)
+            restored_recipe = restore_recipe(program_txt, options_txt, files, script)
+            assert words_of(restored_recipe).count(evil) <= words_of(recipe).count(evil)
 
 
 @pytest.mark.parametrize("evil", _EVIL)

@@ -58,10 +58,10 @@ def ask(tmp_path: Path, asked: list[int]) -> Ask:
                 default
             )
 
-        found = spaces.find_schedules("script", space, str(level), choose)
+        schedules = spaces.find_schedules("script", space, str(level), choose)
         spaces.save_changes()
         assert (space.count, space.cartesian) == (Space(spec).count, Space(spec).cartesian)
-        return found
+        return schedules
 
     return ask
 
@@ -69,11 +69,11 @@ def ask(tmp_path: Path, asked: list[int]) -> Ask:
 def plain(chosen: ChosenSchedules) -> Any:
     """With the types of the values and their order."""
 
-    def told(schedule: Schedule) -> tuple[int, str]:
+    def describe(schedule: Schedule) -> tuple[int, str]:
         return schedule.index, repr(dict(schedule.values))
 
     schedules, default = chosen
-    return [told(each) for each in schedules], default and told(default)
+    return [describe(point) for point in schedules], default and describe(default)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])

@@ -23,7 +23,7 @@ def sh() -> Callable[..., Command]:
 
 @pytest.fixture
 def marker() -> Iterator[Marker]:
-    made = Marker()
-    yield made
-    for pid in made.sleepers():
+    new_marker = Marker()
+    yield new_marker
+    for pid in new_marker.sleepers():
         os.kill(pid, 9)

@@ -20,10 +20,10 @@ from tilusbuild.process.jobserver import Jobserver, JobserverError, find_jobserv
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Fifo]:
-    made = Fifo(tmp_path / "fifo", b"abc")
-    yield made
-    assert sorted(os.read(made.end, 100)) == sorted(made.tokens), "tokens were lost or changed"
-    os.close(made.end)
+    fifo = Fifo(tmp_path / "fifo", b"abc")
+    yield fifo
+    assert sorted(os.read(fifo.end, 100)) == sorted(fifo.tokens), "tokens were lost or changed"
+    os.close(fifo.end)
 
 
 def test_tokens_are_taken_while_there_are_some_and_go_back_as_they_came(server: Fifo) -> None:

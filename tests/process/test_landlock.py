@@ -20,7 +20,7 @@ def places(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def said(runner: LocalRunner | PrefixRunner, places: Path, script: str) -> str:
+def run_script(runner: LocalRunner | PrefixRunner, places: Path, script: str) -> str:
     write = (str(places / "write"), "/dev/null")
     held = Sandbox((*SYSTEM, str(places / "read"), "/no/such/place"), write)
     argv = ("/bin/sh", "-c", script)
@@ -49,16 +49,18 @@ def said(runner: LocalRunner | PrefixRunner, places: Path, script: str) -> str:
     ],
 )
 def test_what_it_opens(runner, places, script, answer):
-    assert answer in said(runner, places, script)
+    assert answer in run_script(runner, places, script)
     assert (places / "other/file").read_text() == "other"
     assert (places / "read/file").read_text() == "read"
 
 
 def test_the_next_command_is_not_held(runner, places):
-    said(runner, places, "true")
+    run_script(runner, places, "true")
     argv = ("/bin/cat", str(places / "other/file"))
     assert runner.run(Command(argv, "/")).output == b"other"
 
 
 def test_a_prefix_is_not_held(runner, places):
-    assert said(PrefixRunner(("/usr/bin/env",), runner), places, "cat ../other/file") == "other"
+    assert (
+        run_script(PrefixRunner(("/usr/bin/env",), runner), places, "cat ../other/file") == "other"
+    )

@@ -170,7 +170,7 @@ def test_a_forked_child_must_make_its_own_runner(runner: LocalRunner, sh):
 
 
 def test_it_works_with_the_standard_descriptors_closed(tmp_path: Path):
-    said = tmp_path / "said"
+    output_path = tmp_path / "said"
     program = f"""
 import os
 os.closerange(0, 3)
@@ -178,10 +178,10 @@ from tilusbuild.process.base import Command
 from tilusbuild.process.local import LocalRunner
 with LocalRunner() as runner:
     output = runner.run(Command(("/bin/echo", "hello"), "/")).output
-open({str(said)!r}, "wb").write(output)
+open({str(output_path)!r}, "wb").write(output)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
-    assert said.read_bytes() == b"hello\n"
+    assert output_path.read_bytes() == b"hello\n"
 
 
 def test_a_command_can_be_less_urgent_than_we_are(runner: LocalRunner, sh):
@@ -221,5 +221,5 @@ def test_in_a_pause_commands_stand_still_those_that_begin_in_it_too(
 def test_when_memory_runs_out_the_kernel_kills_a_command_first(runner: LocalRunner, sh):
     with open("/proc/self/oom_score_adj") as file:
         own = int(file.read())
-    told = int(runner.run(sh("cat /proc/self/oom_score_adj")).output)
-    assert told == min(1000, own + 300)
+    adjustment = int(runner.run(sh("cat /proc/self/oom_score_adj")).output)
+    assert adjustment == min(1000, own + 300)

@@ -155,11 +155,11 @@ def test_a_killed_parent_leaves_nobody(marker: Marker, script, sleepers, how):
 
 
 def _children(pid: int) -> list[str]:
-    found = []
+    process_ids = []
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/children") as file:
-            found += file.read().split()
-    return found
+            process_ids += file.read().split()
+    return process_ids
 
 
 def test_both_killed_at_once_still_ends_the_leaders(marker: Marker):

@@ -28,10 +28,10 @@ SOURCE = Path(__file__).parents[1] / "support/nvrtc_library.c"
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("nvrtc")
-    made = directory / "libnvrtc.so.13"
-    argv = ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", str(SOURCE), "-o", str(made)]
+    path = directory / "libnvrtc.so.13"
+    argv = ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", str(SOURCE), "-o", str(path)]
     subprocess.run(argv, check=True)
-    return made
+    return path
 
 
 @dataclass
@@ -72,9 +72,9 @@ def make_tool(runner: LocalRunner, library: Path, directory: Path) -> Tool:
 
 @pytest.fixture
 def tool(runner: LocalRunner, library: Path, tmp_path: Path) -> Iterator[Tool]:
-    made = make_tool(runner, library, tmp_path)
-    yield made
-    made.pool.close()
+    resident_tool = make_tool(runner, library, tmp_path)
+    yield resident_tool
+    resident_tool.pool.close()
 
 
 def alive(pid: int) -> bool:
@@ -107,7 +107,7 @@ def test_as_many_processes_as_commands_at_once(tool: Tool) -> None:
     assert tool.run().ok
     for scope in hanging:
         scope.cancel()
-    assert all(each.failed() for each in beside)
+    assert all(failure.failed() for failure in beside)
 
 
 @pytest.mark.parametrize(

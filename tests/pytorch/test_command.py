@@ -21,14 +21,14 @@ def words(command: str, file: str = "/p/k.cu", **environment: str) -> CompileCom
 
 
 def test_a_command_of_torch() -> None:
-    found = words(
+    command = words(
         NVCC + "-D__CUDA_NO_HALF_OPERATORS__ --expt-relaxed-constexpr --compiler-options ''\"'\"'"
         "-fPIC'\"'\"'' -O3 -DTORCH_EXTENSION_NAME=_C -gencode=arch=compute_80,code=sm_80"
         " -Xcompiler -fopenmp -t 4 -std=c++20 -ccbin gcc"
     )
-    assert (found.source, found.output, found.compiler) == ("/p/k.cu", "/b/k.o", "gcc")
-    assert found.extension == "_C"
-    assert found.arguments == [
+    assert (command.source, command.output, command.compiler) == ("/p/k.cu", "/b/k.o", "gcc")
+    assert command.extension == "_C"
+    assert command.arguments == [
         IncludeDirectory("-I", "/p/csrc"),
         "-D__CUDA_NO_HALF_OPERATORS__",
         "--expt-relaxed-constexpr",
@@ -46,8 +46,8 @@ def test_a_command_of_torch() -> None:
 
 
 def test_what_the_environment_adds_is_in_the_words() -> None:
-    found = words(NVCC, NVCC_APPEND_FLAGS="-lineinfo", CPATH="/opt/h", NVCC_PREPEND_FLAGS="-DA")
-    assert found.arguments == [
+    command = words(NVCC, NVCC_APPEND_FLAGS="-lineinfo", CPATH="/opt/h", NVCC_PREPEND_FLAGS="-DA")
+    assert command.arguments == [
         "-DA",
         IncludeDirectory("-I", "/p/csrc"),
         "-lineinfo",

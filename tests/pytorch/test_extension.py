@@ -58,15 +58,15 @@ setup(
 """
 
 
-def project(place: Path) -> Path:
+def project(directory: Path) -> Path:
     files = {"setup.py": SETUP, "csrc/module.cpp": MODULE, "csrc/value.h": "#define VALUE 40\n"}
     files |= {"csrc/generated.cpp": "", "sample/__init__.py": ""}
-    return Project(place).write_all(files).directory
+    return Project(directory).write_all(files).directory
 
 
-def run(place: Path, cache: Path, *words: str, **more: str) -> str:
+def run(directory: Path, cache: Path, *words: str, **more: str) -> str:
     environment = {"TILUSBUILD_CACHE_DIR": str(cache), "MAX_JOBS": "2", **more}
-    ended = run_to_end([sys.executable, *words], cwd=place, environment=environment)
+    ended = run_to_end([sys.executable, *words], cwd=directory, environment=environment)
     return ended.stdout + ended.stderr
 
 
@@ -136,13 +136,13 @@ def test_torchs_own_class_is_taken_over_or_said_to_be_bypassed(
     tmp_path: Path, imports: str, command: str, message: str
 ) -> None:
     # given: a setup.py whose `build_ext` is not named as our page has it
-    place = project(tmp_path / "project")
-    (place / "setup.py").write_text(THEIRS.format(imports=imports, command=command))
+    directory = project(tmp_path / "project")
+    (directory / "setup.py").write_text(THEIRS.format(imports=imports, command=command))
     # when: it is built, then: it is built by us, or it is said that it is not
-    said = run(place, tmp_path / "cache", "setup.py", "build_ext", "--inplace")
-    assert message in said
-    assert ("please report it" in said) == ("e.run" in imports)
-    assert [*place.glob("_C.*.so")]
+    output = run(directory, tmp_path / "cache", "setup.py", "build_ext", "--inplace")
+    assert message in output
+    assert ("please report it" in output) == ("e.run" in imports)
+    assert [*directory.glob("_C.*.so")]
 
 
 LOAD = """\
@@ -170,11 +170,11 @@ def test_load_and_load_inline(tmp_path: Path) -> None:
     (tmp_path / "bad.cpp").write_text("int bad() { return it; }\n")
     for name in ("one", "two", "bad"):
         (tmp_path / name).mkdir()
-    said = run(tmp_path, tmp_path / "cache", "-c", LOAD)
-    assert "1 sources: 1 compiled" in said
-    assert "is 5\n" in said
-    assert "Error building extension 'bad': " in said
-    assert f"{tmp_path}/bad.cpp:1:20: error: 'it' was not declared" in said
+    output = run(tmp_path, tmp_path / "cache", "-c", LOAD)
+    assert "1 sources: 1 compiled" in output
+    assert "is 5\n" in output
+    assert "Error building extension 'bad': " in output
+    assert f"{tmp_path}/bad.cpp:1:20: error: 'it' was not declared" in output
 
     # when: the directories are gone, then: nothing is compiled
     for name in ("one", "two"):
@@ -194,8 +194,10 @@ def test_the_pages_example(tmp_path: Path) -> None:
         text = page.partition(f"```{language}\n")[2].partition("```")[0]
         (tmp_path / name).write_text(text)
     for compiled in (1, 0):
-        said = run(tmp_path, tmp_path / "cache", "setup.py", "build_ext", "--inplace")
-        assert f"tilusbuild: 1 sources: {compiled} compiled, {1 - compiled} from the cache" in said
+        output = run(tmp_path, tmp_path / "cache", "setup.py", "build_ext", "--inplace")
+        assert (
+            f"tilusbuild: 1 sources: {compiled} compiled, {1 - compiled} from the cache" in output
+        )
     assert run(tmp_path, tmp_path, "-c", "import answer_C; print(answer_C.get())") == "42\n"
 
 
@@ -203,12 +205,12 @@ def test_the_pages_example(tmp_path: Path) -> None:
 def test_names_are_torchs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs = importlib.import_module("torch.utils.cpp_extension")
-    assert tilusbuild.torch.CUDAExtension is theirs.CUDAExtension
+    cpp_extension = importlib.import_module("torch.utils.cpp_extension")
+    assert tilusbuild.torch.CUDAExtension is cpp_extension.CUDAExtension
     with pytest.raises(AttributeError, match="no_such_name: neither"):
         _ = tilusbuild.torch.no_such_name
     # when: torch builds in another way, then: it does so, and it is said of which torch that is
-    monkeypatch.delattr(theirs, "_run_ninja_build")
+    monkeypatch.delattr(cpp_extension, "_run_ninja_build")
     with pytest.raises(AssertionError, match="one source is required"):
         tilusbuild.torch.load("x", [])
     assert (

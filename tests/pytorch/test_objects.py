@@ -59,8 +59,8 @@ class Extension:
         include = f"-I{self.root}/csrc/include"
         text = RULES.format(cflags=f"{include} {cflags}", cuda=f"{include} {cuda}")
         outs = []
-        for each in sources:
-            source, _, post = each.partition(" ")
+        for source_line in sources:
+            source, _, post = source_line.partition(" ")
             rule = "cuda_compile" if source.endswith(".cu") else "compile"
             outs.append(f"{self.made}/{Path(source).stem}.o")
             text += f"build {outs[-1]}: {rule} {self.root}/{source}\n  post = {post}\n"
@@ -81,10 +81,10 @@ class Extension:
     def build_both(self, names: str, read: Callable[[bytes], Any]) -> list[Any]:
         """Build by us and by torch's own commands; the facts of our objects, equal to theirs."""
         assert f"{len(names)} sources: {len(names)} compiled" in self.build()
-        ours = [read(self.object(name)) for name in names]
+        facts = [read(self.object(name)) for name in names]
         subprocess.run(["ninja"], cwd=self.made, check=True, stdout=subprocess.DEVNULL)
-        assert ours == [read(self.object(name)) for name in names]
-        return ours
+        assert facts == [read(self.object(name)) for name in names]
+        return facts
 
 
 @pytest.fixture(autouse=True)
@@ -147,9 +147,9 @@ def test_host_code_is_that_of_the_command(tmp_path: Path, flags: str) -> None:
 def sections(data: bytes) -> dict[str, bytes]:
     elf = Elf(data)
     return {
-        name: elf.read_section(found)
+        name: elf.read_section(section)
         for name in (".text", ".data")
-        if (found := elf.find_section(name))
+        if (section := elf.find_section(name))
     }
 
 
@@ -219,14 +219,14 @@ def test_anonymous_namespaces_of_two_sources_are_two(tmp_path: Path) -> None:
 
 def code(data: bytes) -> dict[tuple[str, str], bytes]:
     """Return the code of each kernel, by its architecture and the end of its name."""
-    found = {}
+    code_by_kernel = {}
     for cubin in extract_cubins(data):
         elf = Elf(cubin.data)
         for kernel in read_cubin(cubin.data):
             section = elf.find_section(f".text.{kernel.name}")
             assert section is not None
-            found[cubin.image.arch, kernel.name[-12:]] = elf.read_section(section)
-    return found
+            code_by_kernel[cubin.image.arch, kernel.name[-12:]] = elf.read_section(section)
+    return code_by_kernel
 
 
 def test_a_source_that_does_not_compile(tmp_path: Path) -> None:
@@ -251,10 +251,10 @@ def test_what_cannot_be_shared_is_compiled_as_torch_wrote_it(tmp_path: Path) -> 
     flags = f"@{project.root}/flags"
     project.ninja("csrc/a.cpp -fprofile-use", f"csrc/b.cpp {flags}", "csrc/c.cpp")
     # when: it is built, then: each is there, and it is said why two are not cached
-    said = project.build()
-    assert "1 compiled, 0 from the cache" in said
-    assert "a.cpp: -fprofile-use may name files" in said
-    assert f"{outside} is outside" in said
+    output = project.build()
+    assert "1 compiled, 0 from the cache" in output
+    assert "a.cpp: -fprofile-use may name files" in output
+    assert f"{outside} is outside" in output
     assert all(project.object(name) for name in "abc")
 
 

@@ -20,24 +20,26 @@ SMALL = b"word " * 1000
 
 @pytest.mark.parametrize("how", [{}, {"inlines": True}])
 def test_outputs_come_in_whatever_way(how, executed) -> None:
-    there = executed(output=SMALL, **how)
-    done = there.run(("out", "log"))
+    remote = executed(output=SMALL, **how)
+    done = remote.run(("out", "log"))
     assert done is not None
     assert (done.status, done.output) == (0, b"said\n")
     assert done.elsewhere is not None
-    assert (there.directory / "out").read_bytes() == (there.directory / "log").read_bytes() == SMALL
-    assert ("BatchReadBlobs" in there.double.names()) != ("inlines" in how)
+    assert (
+        (remote.directory / "out").read_bytes() == (remote.directory / "log").read_bytes() == SMALL
+    )
+    assert ("BatchReadBlobs" in remote.double.names()) != ("inlines" in how)
 
 
 def test_where_an_action_is_is_told(executed: Callable[..., Executed]) -> None:
-    there = executed()
-    told: list[tuple[str, str]] = []
+    remote = executed()
+    stages: list[tuple[str, str]] = []
 
-    def said(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
+    def execute(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
         name = "w-7\x1b[2J\n" + "x" * 1000
         yield operation(QUEUED)
         yield operation(EXECUTING, worker=name)
-        result = there.double.result(request)
+        result = remote.double.result(request)
         result.execution_metadata.CopyFrom(
             reapi.ExecutedActionMetadata(
                 worker=name,
@@ -47,22 +49,22 @@ def test_where_an_action_is_is_told(executed: Callable[..., Executed]) -> None:
                 execution_completed_timestamp={"seconds": 2007},
             )
         )
-        answer = reapi.ExecuteResponse(result=result, cached_result=bool(told[3:]))
+        answer = reapi.ExecuteResponse(result=result, cached_result=bool(stages[3:]))
         yield operation(COMPLETED, answer)
 
-    there.double.instead["Execute"] = said
-    command = Command(("true",), str(there.directory), {}, 30.0, outputs=("out",))
+    remote.double.instead["Execute"] = execute
+    command = Command(("true",), str(remote.directory), {}, 30.0, outputs=("out",))
 
     def run() -> Any:
-        tell: Any = lambda *stage: told.append(stage)  # noqa: E731
-        return there.executor.run_command(command, threading.Event(), tell)
+        tell: Any = lambda *stage: stages.append(stage)  # noqa: E731
+        return remote.executor.run_command(command, threading.Event(), tell)
 
     done = run()
     shown = ("w-7[2J" + "x" * 1000)[:98]  # of what is shown of a hundred characters
-    assert told == [("sent", ""), ("queued", ""), ("executing", shown)]
+    assert stages == [("sent", ""), ("queued", ""), ("executing", shown)]
     assert (done.elsewhere.worker, done.elsewhere.remembered, done.seconds) == (shown, False, 7.0)
     assert run().elsewhere.remembered
-    executed_there = there.executor.executed
+    executed_there = remote.executor.executed
     assert (executed_there.commands, executed_there.remembered) == (3, 1)
     assert executed_there.outputs > 0
 
@@ -106,19 +108,19 @@ LIES: dict[str, Change] = {
 
 @pytest.mark.parametrize("name", LIES)
 def test_a_lie_is_no_answer(name: str, executed: Callable[..., Executed]) -> None:
-    there = executed()
+    remote = executed()
 
     def lie(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
-        answer = reapi.ExecuteResponse(result=there.double.result(request))
+        answer = reapi.ExecuteResponse(result=remote.double.result(request))
         LIES[name](answer)
         yield operation(COMPLETED, answer)
 
-    there.double.instead["Execute"] = lie
-    (there.directory / "out").unlink(missing_ok=True)
-    assert there.run() is None
-    assert len(there.warnings) <= 1
-    assert not (there.directory / "out").exists()
-    assert not (there.directory.parent / "out").exists()
+    remote.double.instead["Execute"] = lie
+    (remote.directory / "out").unlink(missing_ok=True)
+    assert remote.run() is None
+    assert len(remote.warnings) <= 1
+    assert not (remote.directory / "out").exists()
+    assert not (remote.directory.parent / "out").exists()
 
 
 WRONG_OPERATIONS: dict[str, Any] = {
@@ -134,34 +136,34 @@ WRONG_OPERATIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", WRONG_OPERATIONS)
 def test_an_operation_that_is_none(name: str, executed: Callable[..., Executed]) -> None:
-    there = executed()
-    there.double.instead["Execute"] = lambda *asked: iter([WRONG_OPERATIONS[name]])
-    assert there.run() is None
-    assert len(there.warnings) == 1
+    remote = executed()
+    remote.double.instead["Execute"] = lambda *asked: iter([WRONG_OPERATIONS[name]])
+    assert remote.run() is None
+    assert len(remote.warnings) == 1
 
 
 def test_more_outputs_than_were_asked_for_are_left_alone(executed) -> None:
-    there = executed()
+    remote = executed()
 
     def more(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
-        result = there.double.result(request)
+        result = remote.double.result(request)
         for path in ("more", "../more", "/tmp/more-of-tilusbuild"):
-            result.output_files.add(path=path, digest=there.double.keep(b"more"))
+            result.output_files.add(path=path, digest=remote.double.keep(b"more"))
         yield operation(COMPLETED, reapi.ExecuteResponse(result=result))
 
-    there.double.instead["Execute"] = more
-    assert there.run() is not None
-    assert sorted(path.name for path in there.directory.iterdir()) == ["out"]
+    remote.double.instead["Execute"] = more
+    assert remote.run() is not None
+    assert sorted(path.name for path in remote.directory.iterdir()) == ["out"]
 
 
 @pytest.mark.parametrize("by", ["response", "stream", "operation"])
 def test_inputs_that_are_gone_are_sent_once_more(by, executed) -> None:
     """Servers say it in three ways."""
-    there = executed()
+    remote = executed()
 
     def gone(request: Any, context: Any, honest: Iterator[Any]) -> Iterator[Any]:
-        action = reapi.Action.FromString(there.double.held.get(request.action_digest.hash, b""))
-        if action.command_digest.hash in there.double.held:
+        action = reapi.Action.FromString(remote.double.held.get(request.action_digest.hash, b""))
+        if action.command_digest.hash in remote.double.held:
             yield from honest
         elif by == "stream":
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "missing blobs")
@@ -170,12 +172,12 @@ def test_inputs_that_are_gone_are_sent_once_more(by, executed) -> None:
         else:
             yield operation(COMPLETED, done=True, error=reapi.Status(code=9))
 
-    there.double.instead["Execute"] = gone
+    remote.double.instead["Execute"] = gone
     for _ in range(2):
-        assert there.run() is not None
-        there.double.held.clear()
-    assert there.warnings == []
+        assert remote.run() is not None
+        remote.double.held.clear()
+    assert remote.warnings == []
     # What cannot be had at all is the server's fault, and said in its words.
-    there.double.instead["Execute"] = grpc.StatusCode.FAILED_PRECONDITION
-    assert there.run() is None
-    assert ["as told" in each for each in there.warnings] == [True]
+    remote.double.instead["Execute"] = grpc.StatusCode.FAILED_PRECONDITION
+    assert remote.run() is None
+    assert ["as told" in warning for warning in remote.warnings] == [True]

@@ -54,39 +54,39 @@ NewFarmed = Callable[..., Farmed]
 @pytest.fixture
 def farmed(farm: Casd, tmp_path: Path) -> Iterator[NewFarmed]:
     """farmed(address, problem=…) has proved its workers, or found that problem."""
-    made: list[Farmed] = []
+    remotes: list[Farmed] = []
 
     def make(address: str = "", problem: str | None = None, **settings: Any) -> Farmed:
-        directory = tmp_path / f"work-{len(made)}"
+        directory = tmp_path / f"work-{len(remotes)}"
         (directory / "tmp").mkdir(parents=True)
         (directory / "in").write_text("content")
-        given = {"timeout": 20.0, **settings}
+        options = {"timeout": 20.0, **settings}
         warned: list[str] = []
         executor = RemoteExecutor(
-            make_settings(address or farm.address, "test", **given),
-            lambda there: problem,
+            make_settings(address or farm.address, "test", **options),
+            lambda run_on_worker: problem,
             warned.append,
         )
-        made.append(Farmed(executor, directory, warned))
-        made[-1].run("true")
+        remotes.append(Farmed(executor, directory, warned))
+        remotes[-1].run("true")
         wait_until(lambda: executor._probe_passed is not None or bool(warned))
-        return made[-1]
+        return remotes[-1]
 
     yield make
-    for each in made:
-        each.executor.close()
+    for remote in remotes:
+        remote.executor.close()
 
 
 def test_what_a_worker_could_not_do_is_no_answer(farmed: NewFarmed) -> None:
-    there = farmed()
-    assert there.run("kill -9 $$") is None
-    assert there.run("true", outputs=("x",)) is None
-    assert there.run("no-such-compiler") is None
-    assert there.run("exit 1") is None
-    done = there.run("sleep 60", timeout=1.0)
+    remote = farmed()
+    assert remote.run("kill -9 $$") is None
+    assert remote.run("true", outputs=("x",)) is None
+    assert remote.run("no-such-compiler") is None
+    assert remote.run("exit 1") is None
+    done = remote.run("sleep 60", timeout=1.0)
     assert done is not None
     assert done.timed_out
-    assert there.warnings == []
+    assert remote.warnings == []
 
 
 TREXE = shutil.which("trexe")
@@ -95,19 +95,19 @@ TREXE = shutil.which("trexe")
 
 @pytest.mark.skipif(TREXE is None, reason="needs trexe")
 def test_an_independent_client_finds_our_action(farm: Casd, farmed: NewFarmed) -> None:
-    there = farmed(properties={"OSFamily": "linux"})
-    (there.directory / "tmp" / "run").write_text("x")
-    (there.directory / "tmp" / "run").chmod(0o755)
-    (there.directory / "as").symlink_to("/usr/bin/as")
-    words, about = f"cat in > out; echo {there.directory}", there.directory.parent / "about.json"
-    assert there.run(words, timeout=30.0, outputs=("out",)) is not None
-    (there.directory / "out").unlink()
-    action, _ = there.executor._actions.build_action(
-        there.command(words, timeout=30.0, outputs=("out",))
+    remote = farmed(properties={"OSFamily": "linux"})
+    (remote.directory / "tmp" / "run").write_text("x")
+    (remote.directory / "tmp" / "run").chmod(0o755)
+    (remote.directory / "as").symlink_to("/usr/bin/as")
+    words, about = f"cat in > out; echo {remote.directory}", remote.directory.parent / "about.json"
+    assert remote.run(words, timeout=30.0, outputs=("out",)) is not None
+    (remote.directory / "out").unlink()
+    action, _ = remote.executor._actions.build_action(
+        remote.command(words, timeout=30.0, outputs=("out",))
     )
     options = {
         "remote": farm.address.replace("grpc", "http"),
-        "input-path": f"{there.directory}:w",
+        "input-path": f"{remote.directory}:w",
         "working-dir": "w",
         "output-path": "out",
         "env": "PATH=/usr/bin:/bin",
@@ -115,13 +115,13 @@ def test_an_independent_client_finds_our_action(farm: Casd, farmed: NewFarmed) -
         "platform-properties": "OSFamily=linux",
         "result-metadata-file": about,
     }
-    given = [f"--{name}={value}" for name, value in options.items()]
-    command = [str(TREXE), *given, "--do-not-follow-symlinks", "sh", "-c", words]
-    said = run_to_end(command).stdout
-    assert said == f"{there.directory}\n"
-    found = json.loads(about.read_text())
-    assert found["actionDigest"] == {"hash": action.digest, "sizeBytes": str(action.size)}
-    assert found["actionResultMetadata"]["cachedResult"] is True
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    command = [str(TREXE), *arguments, "--do-not-follow-symlinks", "sh", "-c", words]
+    output = run_to_end(command).stdout
+    assert output == f"{remote.directory}\n"
+    metadata = json.loads(about.read_text())
+    assert metadata["actionDigest"] == {"hash": action.digest, "sizeBytes": str(action.size)}
+    assert metadata["actionResultMetadata"]["cachedResult"] is True
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -129,15 +129,15 @@ def test_a_line_in_trouble_ends_in_an_answer_or_none(seed, farm, farmed) -> None
     random = Random(seed)
     faults = Faults(delay=random.choice([0, 0.2]), loss=random.choice([0, 0.1]))
     with line_to(farm.port, faults) as line:
-        there = farmed(line.at("grpc"), timeout=1.0)
+        remote = farmed(line.at("grpc"), timeout=1.0)
         if seed % 2:
             faults.cut_after, faults.cuts_left = random.randrange(1, 3000), 1
         else:
             faults.silent_after = random.randrange(3000)
         for number in range(3):
-            done = there.run(f"sleep 0.2; echo {number} | tee x; : {seed}", outputs=("x",))
+            done = remote.run(f"sleep 0.2; echo {number} | tee x; : {seed}", outputs=("x",))
             assert done is None or done.output == b"%d\n" % number
-    assert len(there.warnings) <= 1
+    assert len(remote.warnings) <= 1
 
 
 class Here:
@@ -180,49 +180,51 @@ class There:
     def cancel_command(self, cancelled: threading.Event) -> None: ...
 
 
-def sharing(here: Here, there: Any, limit: int, tell: ReportPlace = ignore_place) -> SharingRunner:
-    return SharingRunner(here, lambda: there, CompileSlots(lambda: limit), tell)
+def sharing(
+    local_runner: Here, executor: Any, limit: int, tell: ReportPlace = ignore_place
+) -> SharingRunner:
+    return SharingRunner(local_runner, lambda: executor, CompileSlots(lambda: limit), tell)
 
 
 def test_places_here_are_taken_first() -> None:
-    here, there = Here(), There(DONE_THERE)
+    local_runner, executor = Here(), There(DONE_THERE)
     with ThreadPoolExecutor(2) as threads:
-        runner = sharing(here, there, 1)
+        runner = sharing(local_runner, executor, 1)
         first = threads.submit(runner.run, Command(("1",), "/", outputs=("x",)))
-        wait_until(lambda: here.ran == ["1"])
+        wait_until(lambda: local_runner.ran == ["1"])
         assert runner.run(Command(("2",), "/", outputs=("x",))).elsewhere
-        here.go_on.set()
+        local_runner.go_on.set()
         assert not first.result().elsewhere
         assert not runner.run(Command(("3",), "/")).elsewhere
-    assert (here.ran, there.ran) == (["1", "3"], ["2"])
+    assert (local_runner.ran, executor.ran) == (["1", "3"], ["2"])
 
 
 def test_an_executor_that_is_ready_later_gets_what_still_waits() -> None:
-    here, there = Here(), There(DONE_THERE)
-    there.available = False
+    local_runner, executor = Here(), There(DONE_THERE)
+    executor.available = False
     command = Command(("1",), "/", outputs=("x",))
     with ThreadPoolExecutor(3) as threads:
-        runner = sharing(here, there, 1)
+        runner = sharing(local_runner, executor, 1)
         every = [threads.submit(runner.run, command) for _ in range(3)]
-        wait_until(lambda: len(here.ran) == 1)
-        there.available = True
-        wait_until(lambda: len(there.ran) == 2)
-        here.go_on.set()
-        assert sum(each.result().elsewhere is not None for each in every) == 2
+        wait_until(lambda: len(local_runner.ran) == 1)
+        executor.available = True
+        wait_until(lambda: len(executor.ran) == 2)
+        local_runner.go_on.set()
+        assert sum(future.result().elsewhere is not None for future in every) == 2
 
 
 def test_no_more_run_here_than_there_are_places() -> None:
-    here = Here()
+    local_runner = Here()
     with ThreadPoolExecutor(3) as threads:
-        runner = sharing(here, There(), 1)
+        runner = sharing(local_runner, There(), 1)
         command = Command(("1",), "/", outputs=("x",))
         every = [threads.submit(runner.run, command) for _ in range(3)]
-        wait_until(lambda: len(here.ran) == 1)
+        wait_until(lambda: len(local_runner.ran) == 1)
         time.sleep(0.3)
-        assert len(here.ran) == 1
-        here.go_on.set()
-        assert [each.result().status for each in every] == [0, 0, 0]
-        waits = sharing(here, There(), 0)
+        assert len(local_runner.ran) == 1
+        local_runner.go_on.set()
+        assert [future.result().status for future in every] == [0, 0, 0]
+        waits = sharing(local_runner, There(), 0)
         waiting = threads.submit(waits.run, command)
         waits.cancel()
         with pytest.raises(CancelledError):
@@ -230,18 +232,18 @@ def test_no_more_run_here_than_there_are_places() -> None:
 
 
 def test_a_compile_that_stays_takes_a_place_and_says_so() -> None:
-    here, there = Here(), There(DONE_THERE)
-    told: list[tuple[str, str]] = []
+    local_runner, executor = Here(), There(DONE_THERE)
+    stages: list[tuple[str, str]] = []
     with ThreadPoolExecutor(3) as threads:
-        runner = sharing(here, there, 1, lambda *stage: told.append(stage))
+        runner = sharing(local_runner, executor, 1, lambda *stage: stages.append(stage))
         every = [threads.submit(runner.run, Command(("1",), "/", stays=True)) for _ in range(3)]
-        wait_until(lambda: len(here.ran) == 1 and told.count(("waiting", "")) == 2)
+        wait_until(lambda: len(local_runner.ran) == 1 and stages.count(("waiting", "")) == 2)
         time.sleep(0.3)
-        assert len(here.ran) == 1
-        here.go_on.set()
-        assert [each.result().elsewhere for each in every] == [None] * 3
-    assert told.count(("here", "")) == 3
-    assert there.ran == []
+        assert len(local_runner.ran) == 1
+        local_runner.go_on.set()
+        assert [future.result().elsewhere for future in every] == [None] * 3
+    assert stages.count(("here", "")) == 3
+    assert executor.ran == []
 
 
 def proved(server: Casd, tools: Toolchain, runner: LocalRunner) -> Farmed:
@@ -249,7 +251,7 @@ def proved(server: Casd, tools: Toolchain, runner: LocalRunner) -> Farmed:
     warned: list[str] = []
     executor = RemoteExecutor(
         make_settings(server.address, "test"),
-        lambda there: probe_worker(tools, runner, there),
+        lambda run_on_worker: probe_worker(tools, runner, run_on_worker),
         warned.append,
     )
     assert not executor.is_ready()
@@ -277,21 +279,23 @@ def test_a_worker_with_one_other_tool_is_found_out(name, host, tmp_path) -> None
     other.chmod(0o755)
     mount = f"--runner-arg=--ro-bind-mount={other}:{tool}"
     server = Casd(tmp_path / "farm", *worker(), mount)
-    there = proved(server, *host)
-    there.executor.close()
+    remote = proved(server, *host)
+    remote.executor.close()
     server.kill()
-    (said,) = there.warnings
-    assert f"a worker has another {getattr(host[0].host, name).path}" in said
+    (warning,) = remote.warnings
+    assert f"a worker has another {getattr(host[0].host, name).path}" in warning
 
 
 def test_a_worker_that_does_not_run_the_probe_is_named(farm: Casd, tmp_path: Path) -> None:
     warned: list[str] = []
     command = Command(("sh", "-c", "exit 127"), str(tmp_path), {"PATH": "/usr/bin:/bin"})
     executor = RemoteExecutor(
-        make_settings(farm.address, "test"), lambda there: str(there(command)), warned.append
+        make_settings(farm.address, "test"),
+        lambda run_on_worker: str(run_on_worker(command)),
+        warned.append,
     )
     assert not executor.is_ready()
     wait_until(lambda: executor._probe_passed is not None or bool(warned))
     executor.close()
-    (said,) = warned
-    assert "a worker does not run the probe: sh ended with status 127" in said
+    (warning,) = warned
+    assert "a worker does not run the probe: sh ended with status 127" in warning

@@ -24,29 +24,29 @@ def project(new_user: NewProject, address: str, **remote: str) -> Project:
 
 def build(user: Project) -> tuple[dict[str, Any], list[str]]:
     ran = user.run("build", "--json", "-j1")
-    return ran.summary, [each["message"] for each in ran.events if each["event"] == "warning"]
+    return ran.summary, [event["message"] for event in ran.events if event["event"] == "warning"]
 
 
 @pytest.mark.slow
 def test_what_workers_compile_is_what_is_compiled_here(farm: Casd, new_user: NewProject) -> None:
-    here, there = project(new_user, "off"), project(new_user, farm.address)
-    build(here)
-    ran = there.run("build", "--json", "-j1")
-    assert [each for each in ran.events if each["event"] == "warning"] == []
+    local_user, remote_user = project(new_user, "off"), project(new_user, farm.address)
+    build(local_user)
+    ran = remote_user.run("build", "--json", "-j1")
+    assert [event for event in ran.events if event["event"] == "warning"] == []
     remote = ran.summary["remote"]
     assert remote["executed"] >= 1
     assert remote["executor"] == farm.address
     assert min(remote[name] for name in ("executed_seconds", "inputs_bytes", "outputs_bytes")) > 0
-    assert published(here.cache) == published(there.cache)
-    theirs = {each["hash"] for each in ran.events if each.get("worker") == farm.address}
-    assert len(theirs) == remote["executed"]
-    placed = [each for each in ran.events if each["event"] == "placed"]
-    assert {each["hash"] for each in placed if each["place"] == "sent"} >= theirs
-    assert all(each["address"] == farm.address for each in placed if each["place"] == "sent")
-    reported = there.run("report", "--json").events
-    (timeline,) = (each for each in reported if each["event"] == "timeline")
-    elsewhere = {each["hash"] for each in timeline["attempts"] if each["elsewhere"]}
-    assert elsewhere == theirs
+    assert published(local_user.cache) == published(remote_user.cache)
+    remote_hashes = {event["hash"] for event in ran.events if event.get("worker") == farm.address}
+    assert len(remote_hashes) == remote["executed"]
+    placed = [event for event in ran.events if event["event"] == "placed"]
+    assert {event["hash"] for event in placed if event["place"] == "sent"} >= remote_hashes
+    assert all(event["address"] == farm.address for event in placed if event["place"] == "sent")
+    reported = remote_user.run("report", "--json").events
+    (timeline,) = (event for event in reported if event["event"] == "timeline")
+    elsewhere = {event["hash"] for event in timeline["attempts"] if event["elsewhere"]}
+    assert elsewhere == remote_hashes
 
 
 GENERATOR = f"""\
@@ -63,8 +63,8 @@ def scale(unroll):
 @pytest.mark.slow
 def test_what_a_generator_returns_is_compiled_there(farm: Casd, new_user: NewProject) -> None:
     # Given two users of a generator, of whom one has workers,
-    here, there = project(new_user, "off"), project(new_user, farm.address)
-    for user in (here, there):
+    local_user, remote_user = project(new_user, "off"), project(new_user, farm.address)
+    for user in (local_user, remote_user):
         user.edit("tilus.toml", "template =", 'generator = "kernels/gen.py:scale"  #')
         user.write("kernels/gen.py", GENERATOR)
         # when they build,
@@ -72,7 +72,7 @@ def test_what_a_generator_returns_is_compiled_there(farm: Casd, new_user: NewPro
         assert (summary["compiled"], warnings) == (12, [])
     # then workers have compiled, to the same programs.
     assert summary["remote"]["executed"] >= 1
-    assert published(here.cache) == published(there.cache)
+    assert published(local_user.cache) == published(remote_user.cache)
 
 
 LONG = """\
@@ -94,12 +94,12 @@ def compilers(process: int) -> int:
             before, _, after = path.read_text().rpartition(")")
             parent = int(after.split()[1])
             below.setdefault(parent, []).append((int(path.parent.name), before.partition("(")[2]))
-    found, waiting = 0, [process]
+    count, waiting = 0, [process]
     while waiting:
         for number, name in below.get(waiting.pop(), []):
             waiting.append(number)
-            found += name == "cc1plus"
-    return found
+            count += name == "cc1plus"
+    return count
 
 
 def test_an_interrupt_ends_what_runs_there(new_user: NewProject, tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_an_interrupt_ends_what_runs_there(new_user: NewProject, tmp_path: Path)
 
 def test_without_a_server_a_build_compiles_here(new_user: NewProject) -> None:
     user = new_user("off", EXECUTOR="grpc://127.0.0.1:1", CONNECT_TIMEOUT="1s")
-    summary, said = build(user)
+    summary, warnings = build(user)
     assert (summary["attempts"], summary["exit_status"]) == (2, 0)
-    assert len(said) <= 1
+    assert len(warnings) <= 1
 
 
 @pytest.mark.slow

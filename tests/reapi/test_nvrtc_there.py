@@ -51,7 +51,7 @@ CASES: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def here() -> Iterator[tuple[Toolchain, LocalRunner]]:
+def local_tools() -> Iterator[tuple[Toolchain, LocalRunner]]:
     """NVRTC and this machine's host tools, and a runner."""
     with LocalRunner() as runner:
         try:
@@ -64,13 +64,13 @@ def here() -> Iterator[tuple[Toolchain, LocalRunner]]:
 class Elsewhere:
     """A server whose workers are proved, and what compiles there."""
 
-    def __init__(self, server: Casd, here: tuple[Toolchain, LocalRunner]) -> None:
-        self.tools, self.inner = here
+    def __init__(self, server: Casd, tools_and_runner: tuple[Toolchain, LocalRunner]) -> None:
+        self.tools, self.inner = tools_and_runner
         self.warned: list[str] = []
         self.server = server
         self.executor = RemoteExecutor(
             make_settings(server.address, "test"),
-            lambda there: probe_worker(self.tools, self.inner, there),
+            lambda run_on_worker: probe_worker(self.tools, self.inner, run_on_worker),
             self.warned.append,
         )
         self.executor.is_ready()
@@ -98,23 +98,23 @@ class Elsewhere:
         )
         assert (outcome.elsewhere is None) == bool(limit)
         library = stage / "module/lib.so"
-        made = library.read_bytes() if library.exists() else b""
-        return outcome.status, made, (stage / "module/nvcc_output.txt").read_bytes()
+        content = library.read_bytes() if library.exists() else b""
+        return outcome.status, content, (stage / "module/nvcc_output.txt").read_bytes()
 
 
 @pytest.fixture(scope="module")
 def elsewhere(
-    here: tuple[Toolchain, LocalRunner], tmp_path_factory: pytest.TempPathFactory
+    local_tools: tuple[Toolchain, LocalRunner], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Elsewhere]:
     """Workers that have the tools at the same places."""
-    nvrtc = here[0].nvrtc
+    nvrtc = local_tools[0].nvrtc
     assert nvrtc is not None
     library = os.path.dirname(os.path.realpath(nvrtc.library))
     mount = f"--runner-arg=--ro-bind-mount={library}:{library}"
     server = Casd(tmp_path_factory.mktemp("farm"), *worker(), mount)
-    made = Elsewhere(server, here)
-    yield made
-    made.executor.close()
+    remote = Elsewhere(server, local_tools)
+    yield remote
+    remote.executor.close()
     server.kill()
 
 
@@ -122,36 +122,38 @@ def elsewhere(
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_nvrtc_makes_the_same_elsewhere(case: str, elsewhere: Elsewhere, tmp_path: Path) -> None:
-    there = elsewhere.compiled(tmp_path / "there/programs", 0, **CASES[case])
-    here = elsewhere.compiled(tmp_path / "here/programs", 1, **CASES[case])
-    assert there == here
-    assert here[0] == ("failed" if case == "an error" else "built")
+    remote_result = elsewhere.compiled(tmp_path / "there/programs", 0, **CASES[case])
+    local_result = elsewhere.compiled(tmp_path / "here/programs", 1, **CASES[case])
+    assert remote_result == local_result
+    assert local_result[0] == ("failed" if case == "an error" else "built")
     assert elsewhere.warned == []
 
 
 @pytest.mark.nvcc
 @pytest.mark.slow
-def test_a_worker_without_nvrtc_is_found_out(here, tmp_path) -> None:
-    nvrtc = here[0].nvrtc
+def test_a_worker_without_nvrtc_is_found_out(local_tools, tmp_path) -> None:
+    nvrtc = local_tools[0].nvrtc
     assert nvrtc is not None
     if nvrtc.library.startswith("/usr/"):
         pytest.skip("every worker has /usr")
     server = Casd(tmp_path / "farm", *worker())
-    there = Elsewhere(server, here)
-    there.executor.close()
+    remote = Elsewhere(server, local_tools)
+    remote.executor.close()
     server.kill()
-    (said,) = there.warned
-    assert f"a worker has another {nvrtc.library} than this machine, or none" in said
+    (warning,) = remote.warned
+    assert f"a worker has another {nvrtc.library} than this machine, or none" in warning
 
 
 @pytest.mark.nvcc
-def test_a_library_that_does_not_load_there_is_no_answer(here, tmp_path) -> None:
+def test_a_library_that_does_not_load_there_is_no_answer(local_tools, tmp_path) -> None:
     """Whatever the source is: that its command ends with a status says nothing then."""
-    nvrtc = here[0].nvrtc
+    nvrtc = local_tools[0].nvrtc
     assert nvrtc is not None
     (tmp_path / "w/tmp").mkdir(parents=True)
     server = Casd(tmp_path / "farm", *worker())
-    executor = RemoteExecutor(make_settings(server.address, "test"), lambda there: None, print)
+    executor = RemoteExecutor(
+        make_settings(server.address, "test"), lambda run_on_worker: None, print
+    )
     gone = replace(nvrtc, library="/nowhere/libnvrtc.so.13")
     words = gone.build_worker_command(("cubin", "source.cu", "source.cu", "out"))
     command = Command(

@@ -49,11 +49,11 @@ def test_the_services_that_a_cache_has(casd: Casd) -> None:
     assert server.read_blobs([*every, gone, Blob("1" * 64, 5)]) == every
     server.send_file("key", b"data")
     assert (server.has_file("key"), server.has_file("another key")) == (True, False)
-    found = {}
+    data_by_key = {}
     server.fetch_files(
-        ["another key", "key"], lambda key, data: found.update({key: b"".join(data)})
+        ["another key", "key"], lambda key, data: data_by_key.update({key: b"".join(data)})
     )
-    assert found == {"key": b"data"}
+    assert data_by_key == {"key": b"data"}
     server.close()
 
 
@@ -74,8 +74,8 @@ def test_batches_count_the_message() -> None:
 
 @pytest.fixture
 def double() -> Iterator[tuple[FarmDouble, str]]:
-    with farm_double() as found:
-        yield found
+    with farm_double() as double_and_address:
+        yield double_and_address
 
 
 def says(answer: Any) -> Any:
@@ -149,7 +149,7 @@ def test_a_small_limit_of_a_message_is_kept(double: tuple[FarmDouble, str]) -> N
     handler, address = double
     handler.instead["GetCapabilities"] = capabilities(most=10_000)
     data = [os.urandom(3_000) for _ in range(10)]
-    backend(address).send_blobs({make_blob(each): each for each in data})
+    backend(address).send_blobs({make_blob(content): content for content in data})
     assert handler.names().count("BatchUpdateBlobs") == 5
 
 
@@ -157,8 +157,8 @@ def test_doctor_asks_the_executor(new_user: NewProject) -> None:
     user = new_user("off", EXECUTOR="grpc://127.0.0.1:1", CONNECT_TIMEOUT="1s")
     assert "remote executor: grpc://127.0.0.1:1" in user.run("doctor", status=None).out
     with farm_double() as (_, address):
-        said = user.run("doctor", status=None, TILUSBUILD_REMOTE_EXECUTOR=address).out
-    (line,) = [line for line in said.splitlines() if "remote executor" in line]
+        output = user.run("doctor", status=None, TILUSBUILD_REMOTE_EXECUTOR=address).out
+    (line,) = [line for line in output.splitlines() if "remote executor" in line]
     assert line.startswith(
         f"ok       remote executor: {address}, asked to execute: Remote Execution"
     )

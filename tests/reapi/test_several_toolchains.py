@@ -17,22 +17,22 @@ from tilusbuild.remote.settings import make_settings
 class Opened:
     """An executor that was opened for a toolchain, and ran some commands."""
 
-    made: "list[Opened]"
+    instances: "list[Opened]"
     ran = True
 
     def __init__(self, settings: Any, probe: Any, warn: Any) -> None:
         self.executed = ExecutionCounts(
-            commands=self.ran * (len(self.made) + 1), seconds=1.0, inputs=10, outputs=20
+            commands=self.ran * (len(self.instances) + 1), seconds=1.0, inputs=10, outputs=20
         )
         self.closed = False
-        self.made.append(self)
+        self.instances.append(self)
 
     def close(self) -> None:
         self.closed = True
 
 
 def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Opened.made = []
+    Opened.instances = []
     monkeypatch.setattr(execute, "RemoteExecutor", Opened)
     tools: Any = ["of one", "of another"]
     with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
@@ -46,27 +46,27 @@ def test_an_executor_has_one_toolchain(tmp_path: Path, monkeypatch: pytest.Monke
             for text in ("first", "second")
             for toolchain in tools
         ]
-        assert Opened.made == []  # until this machine's places are taken
-        found = [each._find_executor() for each in asked]
-        assert found == [*Opened.made, *Opened.made]
-        assert len(Opened.made) == 2
+        assert Opened.instances == []  # until this machine's places are taken
+        executors = [item._find_executor() for item in asked]
+        assert executors == [*Opened.instances, *Opened.instances]
+        assert len(Opened.instances) == 2
         summary = remote.summary()
         assert summary is not None
         assert (summary.executed, summary.executed_seconds) == (3, 2.0)
         assert (summary.inputs_bytes, summary.outputs_bytes) == (20, 40)
         assert summary.executor == "grpc://there"
-    assert all(each.closed for each in Opened.made)
+    assert all(item.closed for item in Opened.instances)
 
 
 def test_an_executor_that_ran_nothing_is_not_said_to_have_compiled(tmp_path, monkeypatch) -> None:
-    Opened.made = []
+    Opened.instances = []
     monkeypatch.setattr(Opened, "ran", False)
     monkeypatch.setattr(execute, "RemoteExecutor", Opened)
     with LazyRemote(None, FakeStore(), Tree(str(tmp_path))) as remote:
         settings = make_settings("grpc://there", "test")
         shared: Any = remote.open_executors(settings, FakeRunner(), lambda: 1)
         shared(FakeRunner(), FakeJob("first"), "tools")._find_executor()
-        assert len(Opened.made) == 1
+        assert len(Opened.instances) == 1
         assert remote.summary() is None
 
 

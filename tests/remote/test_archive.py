@@ -26,19 +26,20 @@ names = st.text(max_size=9)
 
 def read(data: bytes, directory: str = "/nonexistent") -> dict[str, bytes]:
     """The files of an archive."""
-    found = Unpacker(directory).unpack_entry([data]).files
+    content_by_name = Unpacker(directory).unpack_entry([data]).files
     return {
-        n: each if isinstance(each, bytes) else Path(each).read_bytes() for n, each in found.items()
+        n: content if isinstance(content, bytes) else Path(content).read_bytes()
+        for n, content in content_by_name.items()
     }
 
 
 @given(st.dictionaries(names, st.binary(max_size=99)), st.floats(0, 1e5), st.integers(1, 50))
 def test_an_entry_is_read_back(files, seconds, size) -> None:
     data = pack_entry(files, seconds)
-    found = Unpacker("/nonexistent").unpack_entry(
-        data[at : at + size] for at in range(0, len(data), size)
+    entry = Unpacker("/nonexistent").unpack_entry(
+        data[offset : offset + size] for offset in range(0, len(data), size)
     )
-    assert (found.files, found.seconds) == (files, seconds)
+    assert (entry.files, entry.seconds) == (files, seconds)
     assert pack_entry(dict(reversed(files.items())), seconds) == data
 
 
@@ -68,14 +69,18 @@ def test_an_archive_that_comes_twice_is_taken_once(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=200), st.integers(0, 400), st.integers(1, 255))
-def test_any_bytes_are_an_entry_or_refused(data: bytes, at: int, flipped: int) -> None:
-    whole = bytearray(pack_entry(FILES))
-    whole[at % len(whole)] ^= flipped
-    for each in (data, ZstdCompressor().compress(data), bytes(whole[: at % len(whole)])):
+def test_any_bytes_are_an_entry_or_refused(data: bytes, position: int, flipped: int) -> None:
+    content = bytearray(pack_entry(FILES))
+    content[position % len(content)] ^= flipped
+    for packed in (
+        data,
+        ZstdCompressor().compress(data),
+        bytes(content[: position % len(content)]),
+    ):
         with suppress(ArchiveError):
-            read(each)
+            read(packed)
     with suppress(ArchiveError):
-        assert read(bytes(whole)) == FILES, "the frame has a checksum"
+        assert read(bytes(content)) == FILES, "the frame has a checksum"
 
 
 @pytest.mark.parametrize(

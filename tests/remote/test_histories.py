@@ -59,26 +59,26 @@ def casd(tmp_path_factory: pytest.TempPathFactory, origin: Origin) -> Iterator[S
 
 @pytest.fixture
 def web(held: HttpCache) -> Served:
-    whole = dict(held.held)
+    backup = dict(held.held)
 
     def evict(random: Random) -> None:
         for path in list(held.held):
             if random.random() < 0.5:
                 del held.held[path]
 
-    return Served("http", held.port, lambda: held.held.update(whole), evict)
+    return Served("http", held.port, lambda: held.held.update(backup), evict)
 
 
 @pytest.fixture(params=["http", "grpc"])
 def served(request: pytest.FixtureRequest) -> Served:
-    found: Served = request.getfixturevalue("casd" if request.param == "grpc" else "web")
-    return found
+    server: Served = request.getfixturevalue("casd" if request.param == "grpc" else "web")
+    return server
 
 
-def same_bytes(found: Asked, origin: Origin) -> None:
-    whole = published(origin[0])
-    for path, data in published(found.cache_path).items():
-        assert whole[path] == data
+def same_bytes(result: Asked, origin: Origin) -> None:
+    expected = published(origin[0])
+    for path, data in published(result.cache_path).items():
+        assert expected[path] == data
 
 
 def drawn(random: Random) -> Faults:
@@ -98,10 +98,10 @@ def drawn(random: Random) -> Faults:
 
 def events_of(served: Served, random: Random) -> list[Callable[[], None]]:
     """What may happen to the server itself."""
-    found: list[Callable[[], None]] = [lambda: served.evict(random)]
+    actions: list[Callable[[], None]] = [lambda: served.evict(random)]
     if (casd := served.casd) is not None:
-        found += [casd.kill, casd.restart, casd.stop]
-    return found
+        actions += [casd.kill, casd.restart, casd.stop]
+    return actions
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -122,15 +122,15 @@ def test_a_history(seed: int, served: Served, ask: Ask, origin: Origin) -> None:
         happening = threading.Thread(target=happen)
         happening.start()
         try:
-            found = ask(line.at(served.scheme))
+            result = ask(line.at(served.scheme))
         finally:
             over.set()
             happening.join()
             restore(served)
     if not faults.flip_every:
-        assert len(found.warnings) <= 1, found.warnings
-    assert found.seconds < 40
-    same_bytes(found, origin)
+        assert len(result.warnings) <= 1, result.warnings
+    assert result.seconds < 40
+    same_bytes(result, origin)
 
 
 def restore(served: Served) -> None:
@@ -165,8 +165,8 @@ def builds_alone(user: Any) -> list[str]:
     """A build ends well, with all programs compiled here; its warnings, of which there is at most
     one."""
     ran = user.run("build", "--json")
-    said = [each["message"] for each in ran.events if each["event"] == "warning"]
+    warnings = [event["message"] for event in ran.events if event["event"] == "warning"]
     assert (ran.summary["attempts"], ran.summary["exit_status"]) == (2, 0)
-    assert len(said) <= 1, said
+    assert len(warnings) <= 1, warnings
     user.run("cache", "verify")
-    return said
+    return warnings

@@ -93,7 +93,7 @@ WAYS: dict[str, Answer] = {
 
 def fetch(remote: HttpBackend, *keys: str, most: int = MOST) -> dict[str, bytes]:
     """What comes for these keys, read until it is more than is accepted."""
-    found: dict[str, bytes] = {}
+    data_by_key: dict[str, bytes] = {}
 
     def take(key: str, pieces: Iterable[bytes]) -> None:
         data = b""
@@ -101,17 +101,17 @@ def fetch(remote: HttpBackend, *keys: str, most: int = MOST) -> dict[str, bytes]
             data += piece
             if len(data) > most:
                 break
-        found[key] = data
+        data_by_key[key] = data
 
     remote.fetch_files(keys, take)
-    return found
+    return data_by_key
 
 
 @contextmanager
 def backend(port: int, timeout: float = 60.0) -> Iterator[HttpBackend]:
-    made = HttpBackend(make_settings(f"http://127.0.0.1:{port}", "test", timeout=timeout))
-    with closing(made):
-        yield made
+    http_backend = HttpBackend(make_settings(f"http://127.0.0.1:{port}", "test", timeout=timeout))
+    with closing(http_backend):
+        yield http_backend
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -158,10 +158,10 @@ def test_what_is_there_is_asked_for_without_its_content() -> None:
 def test_what_is_odd_ends_in_words_or_in_bytes_to_compare(reply: bytes) -> None:
     with serving(lambda number, data: (reply, True)) as port, backend(port, 5.0) as remote:
         try:
-            found = fetch(remote, *BY_KEY)
+            data_by_key = fetch(remote, *BY_KEY)
         except RemoteTroubleError:
             return
-        assert not any(found[key] == BY_KEY[key] for key in found)
+        assert not any(data_by_key[key] == BY_KEY[key] for key in data_by_key)
 
 
 def test_what_is_cut_off_is_the_line_and_not_the_content() -> None:
@@ -191,8 +191,8 @@ def dripping(first: bytes, again: bytes, pause: float) -> AbstractContextManager
 def test_no_request_takes_longer_than_it_may(scheme: str) -> None:
     """Whatever comes meanwhile; over TLS these are no handshake at all."""
     with ThreadPoolExecutor(len(STREAMS)) as pool:
-        waits = {name: pool.submit(is_late, scheme, *each) for name, each in STREAMS.items()}
-    assert {name: error for name, each in waits.items() if (error := each.exception())} == {}
+        waits = {name: pool.submit(is_late, scheme, *value) for name, value in STREAMS.items()}
+    assert {name: error for name, value in waits.items() if (error := value.exception())} == {}
 
 
 def is_late(scheme: str, first: bytes, again: bytes) -> None:

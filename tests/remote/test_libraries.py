@@ -29,14 +29,14 @@ def same(one: Project, other: Project, output: str = OUTPUT) -> None:
     """Assert that all appears twice, byte for byte and with the same modes."""
     assert published(one.cache) == published(other.cache)
     modes = [
-        {path.relative_to(each.cache): stat.S_IMODE(path.stat().st_mode) for path in found}
-        for each in (one, other)
-        if (found := [*each.cache.glob("programs/**/*")])
+        {path.relative_to(project.cache): stat.S_IMODE(path.stat().st_mode) for path in paths}
+        for project in (one, other)
+        if (paths := [*project.cache.glob("programs/**/*")])
     ]
     assert modes[0] == modes[1]
-    made, there = (each.directory / output for each in (one, other))
-    assert made.read_bytes() == there.read_bytes()
-    assert made.stat().st_mode == there.stat().st_mode
+    first_output, second_output = (project.directory / output for project in (one, other))
+    assert first_output.read_bytes() == second_output.read_bytes()
+    assert first_output.stat().st_mode == second_output.stat().st_mode
 
 
 def product_of(user: Project, suffix: str) -> str:
@@ -103,16 +103,16 @@ def test_what_is_no_object_is_refused(server, new_user, suffix, start) -> None:
     first, second = (library(new_user, server.address, keys, WRITE=write) for write in "10")
     first.build()
     program = product_of(first, suffix)
-    made = first.programs[program] / "module" / suffix
-    whole = made.read_bytes()
-    assert whole.startswith(start)
-    made.chmod(0o755)
-    made.write_bytes(b"#" + whole)
+    product_path = first.programs[program] / "module" / suffix
+    content = product_path.read_bytes()
+    assert content.startswith(start)
+    product_path.chmod(0o755)
+    product_path.write_bytes(b"#" + content)
     poison(server, first, program, f"module/{suffix}")
-    made.write_bytes(whole)
+    product_path.write_bytes(content)
     ran = second.run("build", "--json")
-    (said,) = [each["message"] for each in ran.events if each["event"] == "warning"]
-    assert f"module/{suffix}: is not what its name says" in said
+    (warning,) = [event["message"] for event in ran.events if event["event"] == "warning"]
+    assert f"module/{suffix}: is not what its name says" in warning
     assert ran.summary["attempts"] == 1
     assert published(first.cache) == published(second.cache)
 
@@ -140,20 +140,20 @@ def many(new_user: NewProject, address: str) -> Project:
 
 @pytest.mark.slow
 def test_objects_are_compiled_on_workers_and_linked_here(farm: Casd, new_user: NewProject) -> None:
-    here, there = many(new_user, "off"), many(new_user, farm.address)
-    here.build()
-    why = there.run("explain").out
+    local_user, remote_user = many(new_user, "off"), many(new_user, farm.address)
+    local_user.build()
+    why = remote_user.run("explain").out
     assert "a link reads the objects and the system's libraries, which are here" in why
-    ran = there.run("build", "--json", "-j1")
-    assert [each for each in ran.events if each["event"] == "warning"] == []
-    same(here, there)
-    link = product_of(there, "lib.so")
-    placed = [each for each in ran.events if each["event"] == "placed"]
-    assert {each["place"] for each in placed if each["hash"] == link} - {"waiting"} == {"here"}
-    theirs = {each["hash"] for each in ran.events if each.get("worker") == farm.address}
-    assert len(theirs) == ran.summary["remote"]["executed"] >= 1
-    assert link not in theirs
-    assert all((there.programs[each] / "module/object.o").is_file() for each in theirs)
+    ran = remote_user.run("build", "--json", "-j1")
+    assert [item for item in ran.events if item["event"] == "warning"] == []
+    same(local_user, remote_user)
+    link = product_of(remote_user, "lib.so")
+    placed = [item for item in ran.events if item["event"] == "placed"]
+    assert {item["place"] for item in placed if item["hash"] == link} - {"waiting"} == {"here"}
+    remote_hashes = {item["hash"] for item in ran.events if item.get("worker") == farm.address}
+    assert len(remote_hashes) == ran.summary["remote"]["executed"] >= 1
+    assert link not in remote_hashes
+    assert all((remote_user.programs[item] / "module/object.o").is_file() for item in remote_hashes)
 
 
 @pytest.mark.slow
@@ -165,9 +165,9 @@ def test_flags_that_no_hash_covers_are_compiled_here(farm: Casd, new_user: NewPr
     assert "compiled on this machine: -fstack-usage needs unsafe-flags" in why
     ran = user.run("build", "scale", "--json", "-j1")
     assert (ran.summary["remote"] or {}).get("executed", 0) == 0
-    placed = [each for each in ran.events if each["event"] == "placed"]
-    assert {each["place"] for each in placed} <= {"waiting", "here"}
-    assert len([each for each in placed if each["place"] == "here"]) == 10
+    placed = [event for event in ran.events if event["event"] == "placed"]
+    assert {event["place"] for event in placed} <= {"waiting", "here"}
+    assert len([event for event in placed if event["place"] == "here"]) == 10
 
 
 @pytest.mark.nvcc
@@ -187,6 +187,6 @@ def test_device_code_comes_along(server: HttpCache, new_user: NewProject) -> Non
         user.write_all({**files, "tilus.toml": text}).run("explain")
     assert users[0].build()["remote"]["sent"] == 3
     ran = users[1].run("build", "--json")
-    assert [each for each in ran.events if each["event"] == "warning"] == []
+    assert [event for event in ran.events if event["event"] == "warning"] == []
     assert (ran.summary["attempts"], ran.summary["remote"]["hits"]) == (0, 3)
     same(users[0], users[1], "l.so")

@@ -33,7 +33,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     run in this process: on a busy machine the start of another takes longer than all else."""
 
     def ran(user: Project, address: str, cache: Path, *words: str) -> tuple[float, int, int]:
-        given = {
+        variables = {
             **user.environment,
             "TILUSBUILD_REMOTE_CACHE": address,
             "TILUSBUILD_REMOTE_TIMEOUT": f"{TIMEOUT}s",
@@ -41,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
             "TILUSBUILD_REMOTE_PATIENCE": "100s",
             "TILUSBUILD_CACHE_DIR": str(cache),
         }
-        for name, value in given.items():
+        for name, value in variables.items():
             monkeypatch.setenv(name, value)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         began = time.monotonic()

@@ -121,25 +121,25 @@ WAYS = (a_file, directories, a_directory, a_number, a_deep_tree, another_seal)
 def held_against(poisons: Sequence[Callable[[Poison, Random], None]], seed: int, held: Any) -> Any:
     server, ask, origin = held
     random = Random(seed)
-    whole = published(origin[0])
+    expected = published(origin[0])
     before = dict(server.held)
-    programs = sorted(each.name for each in (origin[0] / "programs").iterdir())
+    programs = sorted(item.name for item in (origin[0] / "programs").iterdir())
     victim = random.choice(programs)
     poison = Poison(server, victim)
-    for each in poisons:
-        each(poison, random)
+    for item in poisons:
+        item(poison, random)
     poison.put()
-    found = ask(server.address)
+    result = ask(server.address)
     server.held.clear()
     server.held.update(before)
-    assert (found.hits, found.summary.refused) == (3, 1), found.warnings
-    assert found.answers[victim] is None
-    assert len(found.warnings) == 1, found.warnings
-    assert victim[:12] in found.warnings[0]
-    assert found.warnings[0].isprintable()
-    for path, data in published(found.cache_path).items():
-        assert whole[path] == data
-    return found
+    assert (result.hits, result.summary.refused) == (3, 1), result.warnings
+    assert result.answers[victim] is None
+    assert len(result.warnings) == 1, result.warnings
+    assert victim[:12] in result.warnings[0]
+    assert result.warnings[0].isprintable()
+    for path, data in published(result.cache_path).items():
+        assert expected[path] == data
+    return result
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
@@ -155,7 +155,7 @@ def test_poisons_together(held: HttpCache, ask: Ask, origin: Any) -> None:
 
 
 def first_program(origin: Any) -> str:
-    return min(each.name for each in (origin[0] / "programs").iterdir())
+    return min(path.name for path in (origin[0] / "programs").iterdir())
 
 
 def without_end(head: bytes, size: int) -> bytes:
@@ -179,10 +179,10 @@ def test_a_product_without_end_takes_no_memory(held: HttpCache, ask: Ask, origin
     head = json.dumps({"files": sizes}).encode() + b"\n" + b"".join(files.values())
     held.held[poison.path] = without_end(head, size)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = ask(held.address, timeout=60.0)
+    result = ask(held.address, timeout=60.0)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert (found.hits, found.summary.refused) == (3, 1)
-    assert "is not a library" in found.warnings[0]
+    assert (result.hits, result.summary.refused) == (3, 1)
+    assert "is not a library" in result.warnings[0]
     assert after - before < 100 << 10
 
 
@@ -191,17 +191,17 @@ def test_an_entry_without_end_is_not_unpacked(held: HttpCache, ask: Ask, origin:
     head = b'{"files":{"meta.json":%d,"module/lib.so":%d}}\n' % (1 << 30, 1 << 30)
     path = path_of(program_key(first_program(origin)))
     held.held[path] = without_end(head, 64 << 20)
-    found = ask(held.address)
-    assert (found.hits, found.summary.refused) == (3, 1)
-    assert "more than 1024 MiB" in found.warnings[0]
+    result = ask(held.address)
+    assert (result.hits, result.summary.refused) == (3, 1)
+    assert "more than 1024 MiB" in result.warnings[0]
 
 
 def test_an_archive_of_headers_that_are_not_those_of_its_name(held, ask, origin) -> None:
-    (digest,) = (each.name for each in (origin[0] / "include").iterdir())
+    (digest,) = (directory.name for directory in (origin[0] / "include").iterdir())
     path = path_of(include_key(digest))
     files = unpack(held.held[path])
     held.held[path] = pack_entry({**files, "launcher.c": b"int x;\n"})
-    found = ask(held.address)
-    assert (found.hits, found.summary.refused) == (0, 4)
-    assert f"include/{digest}" in found.warnings[0]
-    assert list(Path(found.cache.root).glob("include/*")) == []
+    result = ask(held.address)
+    assert (result.hits, result.summary.refused) == (0, 4)
+    assert f"include/{digest}" in result.warnings[0]
+    assert list(Path(result.cache.root).glob("include/*")) == []

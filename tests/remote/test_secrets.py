@@ -46,13 +46,13 @@ def cut(text: str, random: Random) -> str:
 
 
 def without_a_character(text: str, random: Random) -> str:
-    at = random.choice([n for n, letter in enumerate(text) if not letter.isdigit()])
-    return text[:at] + text[at + 1 :]
+    index = random.choice([n for n, letter in enumerate(text) if not letter.isdigit()])
+    return text[:index] + text[index + 1 :]
 
 
 def with_a_character(text: str, random: Random) -> str:
-    at = random.randrange(len(text))
-    return text[:at] + random.choice("\"'{}[]=,\n\\#\0\x1b\u00e9x7") + text[at:]
+    index = random.randrange(len(text))
+    return text[:index] + random.choice("\"'{}[]=,\n\\#\0\x1b\u00e9x7") + text[index:]
 
 
 def with_pieces_exchanged(text: str, random: Random) -> str:
@@ -65,7 +65,7 @@ def with_pieces_exchanged(text: str, random: Random) -> str:
 def of_another_kind(text: str, random: Random) -> str:
     deep = "[" * 2000 + f'"{CANARY}"' + "]" * 2000
     value = random.choice(("3", "true", "[1]", f'{{ a = "{CANARY}" }}', "2020-01-01", deep))
-    return re.sub(r'"[^"\n]*"', lambda found: random.choice((found[0], found[0], value)), text)
+    return re.sub(r'"[^"\n]*"', lambda match: random.choice((match[0], match[0], value)), text)
 
 
 WAYS = (cut, without_a_character, with_a_character, with_pieces_exchanged, of_another_kind)
@@ -96,9 +96,9 @@ def test_what_is_said_of_a_mistake(tmp_path: Path) -> None:
             choose_remote(None, {"HOME": home_with(tmp_path, content)})
         except InputError as error:
             mistakes += 1
-            said = f"{error} {error.args!r} {error.diagnostics!r} {error.__cause__!r}"
-            assert CANARY not in said, (seed, said)
-            assert "config.toml" in said
+            message = f"{error} {error.args!r} {error.diagnostics!r} {error.__cause__!r}"
+            assert CANARY not in message, (seed, message)
+            assert "config.toml" in message
     assert mistakes > 300
 
 
@@ -150,11 +150,11 @@ def test_what_verbs_write(
         home_with(home, broken(seed) if number else TEXT.encode())
         verb = VERBS[(number + 1) % len(VERBS)]
         failed += main(["-C", str(user.directory), *verb]) != 0
-        said = capfd.readouterr()
-        assert CANARY not in said.out + said.err, (seed, verb, said)
-        assert "bug of tilusbuild" not in said.err, (seed, verb, said)
+        output = capfd.readouterr()
+        assert CANARY not in output.out + output.err, (seed, verb, output)
+        assert "bug of tilusbuild" not in output.err, (seed, verb, output)
         if "--json" in verb:
-            assert all(isinstance(json.loads(line), dict) for line in said.out.splitlines())
+            assert all(isinstance(json.loads(line), dict) for line in output.out.splitlines())
     assert failed
     written = [path for path in tmp_path.rglob("*") if path.is_file() and home not in path.parents]
     assert any(user.cache in path.parents for path in written)
@@ -167,7 +167,7 @@ def test_a_manifest_with_a_secret_names_the_users_settings(new_user: NewProject)
     path = user.directory / "tilus.toml"
     for key, value in (("headers", f'{{ A = "{CANARY}" }}'), ("tls-key", f'"{CANARY}"')):
         path.write_text(f"{path.read_text().partition('[remote]')[0]}[remote]\n{key} = {value}\n")
-        said = user.run("plan", status=2).err
-        assert f'a manifest cannot hold "{key}"' in said
-        assert "~/.config/tilusbuild/config.toml" in said
-        assert CANARY not in said
+        stderr = user.run("plan", status=2).err
+        assert f'a manifest cannot hold "{key}"' in stderr
+        assert "~/.config/tilusbuild/config.toml" in stderr
+        assert CANARY not in stderr

@@ -29,14 +29,18 @@ def user(home: Path, text: str) -> None:
 
 def test_the_environment_before_the_manifest_before_the_user(tmp_path: Path) -> None:
     user(tmp_path, '[remote]\ncache = "https://user"\ntimeout = "1s"\nwrite = true\n')
-    found = decided(tmp_path)
-    assert (found.address, found.timeout, found.write) == ("https://user", 1.0, True)
+    settings = decided(tmp_path)
+    assert (settings.address, settings.timeout, settings.write) == ("https://user", 1.0, True)
     manifest = {"cache": "https://manifest/", "timeout": "2s"}
-    found = decided(tmp_path, manifest)
-    assert (found.address, found.timeout, found.source) == ("https://manifest", 2.0, "tilus.toml")
-    found = decided(tmp_path, manifest, CACHE="file:///env", WRITE="0")
-    assert (found.address, found.write) == ("file:///env", False)
-    assert found.source == "TILUSBUILD_REMOTE_CACHE"
+    settings = decided(tmp_path, manifest)
+    assert (settings.address, settings.timeout, settings.source) == (
+        "https://manifest",
+        2.0,
+        "tilus.toml",
+    )
+    settings = decided(tmp_path, manifest, CACHE="file:///env", WRITE="0")
+    assert (settings.address, settings.write) == ("file:///env", False)
+    assert settings.source == "TILUSBUILD_REMOTE_CACHE"
 
 
 def test_without_an_address_there_is_none(tmp_path: Path) -> None:
@@ -53,20 +57,28 @@ def test_a_manifest_holds_no_secrets() -> None:
 def test_secrets_are_for_the_server_that_the_user_named(tmp_path: Path) -> None:
     secret = 'cache = "https://ours/a"\nheaders = { A = "s3cret" }\ntls-key = "k"\n'
     user(tmp_path, f"[remote]\n{secret}")
-    ours = decided(tmp_path, {"cache": "https://ours/b"})
-    assert (ours.headers, ours.tls_key, ours.withheld) == ({"A": "s3cret"}, "k", False)
+    own_settings = decided(tmp_path, {"cache": "https://ours/b"})
+    assert (own_settings.headers, own_settings.tls_key, own_settings.withheld) == (
+        {"A": "s3cret"},
+        "k",
+        False,
+    )
     for other in ("https://theirs/a", "http://ours/a", "https://ours:444/a"):
-        theirs = decided(tmp_path, {"cache": other})
-        assert (theirs.headers, theirs.tls_key, theirs.withheld) == ({}, None, True)
-    assert "s3cret" not in repr(ours)
+        other_settings = decided(tmp_path, {"cache": other})
+        assert (other_settings.headers, other_settings.tls_key, other_settings.withheld) == (
+            {},
+            None,
+            True,
+        )
+    assert "s3cret" not in repr(own_settings)
 
 
 def test_an_own_directory_for_settings(tmp_path: Path) -> None:
     path = tmp_path / "xdg" / "tilusbuild" / "config.toml"
     path.parent.mkdir(parents=True)
     path.write_text('[remote]\ncache = "https://user"\n')
-    found = choose_remote(None, {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path / "xdg")})
-    assert isinstance(found, RemoteSettings)
+    settings = choose_remote(None, {"HOME": "/nowhere", "XDG_CONFIG_HOME": str(tmp_path / "xdg")})
+    assert isinstance(settings, RemoteSettings)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +124,6 @@ def test_mistakes_in_the_environment_name_the_variable(tmp_path, wrong) -> None:
 
 
 def test_every_key_has_its_variable() -> None:
-    ours = {name.removeprefix(REMOTE_PREFIX).lower() for name in VARIABLES if "REMOTE" in name}
-    assert ours == set(RemoteSettings.map_fields_by_key().values())
+    keys = {name.removeprefix(REMOTE_PREFIX).lower() for name in VARIABLES if "REMOTE" in name}
+    assert keys == set(RemoteSettings.map_fields_by_key().values())
     assert {format_variable(name) for name in Settings.__struct_fields__} < VARIABLES

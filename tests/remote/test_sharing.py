@@ -17,8 +17,8 @@ from tilusbuild.remote.archive import include_key, pack_entry, program_key
 def warnings(project: Project, *words: str) -> tuple[dict[str, Any], list[str]]:
     """The summary of a build that ends well, and its warnings."""
     ran = project.run("build", "--json", *words)
-    said = [each["message"] for each in ran.events if each["event"] == "warning"]
-    return ran.summary, said
+    messages = [event["message"] for event in ran.events if event["event"] == "warning"]
+    return ran.summary, messages
 
 
 def test_what_one_user_builds_another_fetches(server: HttpCache, new_user: NewProject) -> None:
@@ -38,7 +38,7 @@ def test_an_entry_comes_last_and_what_was_fetched_is_not_sent_back(server, new_u
     user = new_user(server.address, WRITE="1")
     user.build()
     puts = [path for method, path, _ in server.requests if method == "PUT"]
-    includes = {path_of(include_key(each.name)) for each in user.cache.glob("include/*")}
+    includes = {path_of(include_key(directory.name)) for directory in user.cache.glob("include/*")}
     programs = {path_of(program_key(program)) for program in user.programs}
     assert includes | programs == set(puts)
     assert set(puts[: len(includes)]) == includes, "once each, and first"
@@ -64,16 +64,16 @@ def test_a_file_with_other_bytes_is_refused_by_name(server, new_user, name) -> N
     first, second = new_user(server.address, WRITE="1"), new_user(server.address, WRITE="1")
     first.build()
     path = path_of(program_key(next(iter(first.programs))))
-    whole = server.held[path]
-    files = unpack(whole)
+    content = server.held[path]
+    files = unpack(content)
     files[name] = files[name][:-1] + bytes([files[name][-1] ^ 1])
     server.held[path] = pack_entry(files)
-    summary, said = warnings(second)
+    summary, messages = warnings(second)
     assert summary["attempts"] == summary["remote"]["refused"] == 1
-    assert any(name in each and "scale/" in each for each in said)
+    assert any(name in message and "scale/" in message for message in messages)
     assert published(first.cache) == published(second.cache)
     # The right one was sent again, with how long its compile took.
-    assert unpack(server.held[path]) == unpack(whole)
+    assert unpack(server.held[path]) == unpack(content)
 
 
 def test_an_entry_without_its_directory_is_a_miss_and_is_completed(server, new_user) -> None:
@@ -81,8 +81,8 @@ def test_an_entry_without_its_directory_is_a_miss_and_is_completed(server, new_u
     first.build()
     for directory in first.cache.glob("include/*"):
         del server.held[path_of(include_key(directory.name))]
-    summary, said = warnings(second)
-    assert (summary["attempts"], said) == (2, [])
+    summary, messages = warnings(second)
+    assert (summary["attempts"], messages) == (2, [])
     assert published(first.cache) == published(second.cache)
     assert new_user(server.address).build()["remote"]["hits"] == 2
 
@@ -90,8 +90,8 @@ def test_an_entry_without_its_directory_is_a_miss_and_is_completed(server, new_u
 def test_what_an_older_version_sent_is_a_miss(server: HttpCache, new_user: NewProject) -> None:
     user = new_user(server.address)
     server.held[path_of("tilusbuild program 2 " + "0" * 64)] = b"{}"
-    summary, said = warnings(user)
-    assert (summary["attempts"], summary["remote"]["misses"], said) == (2, 2, [])
+    summary, messages = warnings(user)
+    assert (summary["attempts"], summary["remote"]["misses"], messages) == (2, 2, [])
 
 
 def test_an_interrupt_leaves_nothing_behind(server: HttpCache, new_user: NewProject) -> None:
@@ -119,12 +119,12 @@ def test_no_extra_is_needed(server: HttpCache, new_user: NewProject, tmp_path: P
     for name in ("google", "grpc"):
         (hidden / name).mkdir(parents=True)
         (hidden / name / "__init__.py").write_text("raise ModuleNotFoundError(name=__name__)")
-    there = server.address
-    users = [new_user(there, WRITE="1"), new_user(there), new_user("grpc://127.0.0.1:1")]
+    address = server.address
+    users = [new_user(address, WRITE="1"), new_user(address), new_user("grpc://127.0.0.1:1")]
     for user in users:
         user.environment["PYTHONPATH"] = str(hidden)
     assert users[0].build()["remote"]["sent"] == 2
     assert users[1].build()["remote"]["hits"] == 2
-    summary, said = warnings(users[2])
-    assert (summary["attempts"], len(said)) == (2, 1)
-    assert "tilusbuild[remote]" in said[0]
+    summary, messages = warnings(users[2])
+    assert (summary["attempts"], len(messages)) == (2, 1)
+    assert "tilusbuild[remote]" in messages[0]

@@ -45,10 +45,10 @@ class Secured:
     root: Path
 
     def user(self, new_user: NewProject, *, ca: bool = True, certificate: bool = True) -> Project:
-        given = {"TLS_CA": "ca.pem"} if ca else {}
+        file_by_variable = {"TLS_CA": "ca.pem"} if ca else {}
         if certificate:
-            given |= {"TLS_CERTIFICATE": "client.pem", "TLS_KEY": "client.key"}
-        files = {name: str(self.root / file) for name, file in given.items()}
+            file_by_variable |= {"TLS_CERTIFICATE": "client.pem", "TLS_KEY": "client.key"}
+        files = {name: str(self.root / file) for name, file in file_by_variable.items()}
         return new_user(self.address, WRITE="1", **files)
 
 
@@ -79,14 +79,14 @@ def secured(request: pytest.FixtureRequest, keys: Path, tmp_path: Path) -> Itera
 def built(user: Project) -> tuple[int, list[str]]:
     """How many programs a build fetched, and what it warned of."""
     ran = user.run("build", "--json")
-    said = [each["message"] for each in ran.events if each["event"] == "warning"]
-    return ran.summary["remote"]["hits"], said
+    warnings = [event["message"] for event in ran.events if event["event"] == "warning"]
+    return ran.summary["remote"]["hits"], warnings
 
 
 def test_a_ca_of_ones_own_and_a_clients_certificate(secured: Secured, new_user: NewProject) -> None:
     assert built(secured.user(new_user)) == (0, [])
     assert built(secured.user(new_user)) == (2, [])
     for missing, key in (({"ca": False}, "tls-ca"), ({"certificate": False}, "tls-certificate")):
-        hits, said = built(secured.user(new_user, **missing))
-        assert (hits, len(said)) == (0, 1), said
-        assert key in said[0]
+        hits, warnings = built(secured.user(new_user, **missing))
+        assert (hits, len(warnings)) == (0, 1), warnings
+        assert key in warnings[0]

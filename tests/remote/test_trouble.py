@@ -32,22 +32,22 @@ Ask = Callable[..., Asked]
 def test_a_line_that_is_cut(cuts: int, held: HttpCache, ask: Ask) -> None:
     """What else a line may do, and that only right bytes come of it, is in test_histories."""
     with line_to(held.port, Faults(cut_after=700, cuts_left=cuts)) as line:
-        found = ask(line.address)
-    assert len(found.answers) == 4
+        result = ask(line.address)
+    assert len(result.answers) == 4
     if cuts == 1:
-        assert (found.hits, found.warnings) == (4, [])
+        assert (result.hits, result.warnings) == (4, [])
     else:
-        assert len(found.warnings) == 1
-        assert "the rest of this build does not use it" in found.warnings[0]
+        assert len(result.warnings) == 1
+        assert "the rest of this build does not use it" in result.warnings[0]
 
 
 @pytest.mark.parametrize("status", [401, 503, 301])
 def test_a_server_that_refuses(status: int, held: HttpCache, ask: Ask) -> None:
     held.status = status
-    found = ask(held.address)
-    assert (found.hits, len(found.warnings)) == (0, 1)
-    assert str(status) in found.warnings[0]
-    assert ("TILUSBUILD_REMOTE_HEADERS" in found.warnings[0]) == (status == 401)
+    result = ask(held.address)
+    assert (result.hits, len(result.warnings)) == (0, 1)
+    assert str(status) in result.warnings[0]
+    assert ("TILUSBUILD_REMOTE_HEADERS" in result.warnings[0]) == (status == 401)
 
 
 @pytest.fixture
@@ -56,36 +56,36 @@ def unreachable() -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         port = listener.getsockname()[1]
         waiting = [socket.socket() for _ in range(8)]
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex(("127.0.0.1", port))
+        for connection in waiting:
+            connection.setblocking(False)
+            connection.connect_ex(("127.0.0.1", port))
         yield f"http://127.0.0.1:{port}"
-        for each in waiting:
-            each.close()
+        for connection in waiting:
+            connection.close()
 
 
 def test_an_unreachable_server_costs_one_connect_timeout(unreachable: str, ask: Ask) -> None:
-    found = ask(unreachable)
-    assert (found.hits, len(found.warnings)) == (0, 1)
-    assert "no answer in time" in found.warnings[0]
-    assert found.seconds < 5
+    result = ask(unreachable)
+    assert (result.hits, len(result.warnings)) == (0, 1)
+    assert "no answer in time" in result.warnings[0]
+    assert result.seconds < 5
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    found = ask(f"http://127.0.0.1:{port}")  # where no process listens any more
-    assert (found.hits, len(found.warnings)) == (0, 1)
+    result = ask(f"http://127.0.0.1:{port}")  # where no process listens any more
+    assert (result.hits, len(result.warnings)) == (0, 1)
 
 
 def test_a_directory_that_is_not_there_has_nothing(ask: Ask, tmp_path: Path) -> None:
-    found = ask(f"file://{tmp_path}/nowhere")
-    assert (found.hits, found.warnings, found.summary.misses) == (0, [], 4)
+    result = ask(f"file://{tmp_path}/nowhere")
+    assert (result.hits, result.warnings, result.summary.misses) == (0, [], 4)
 
 
 def test_no_more_is_read_than_an_entry_has(held: HttpCache, ask: Ask) -> None:
     for path in held.held:
         held.held[path] += b"x" * (1 << 20)
-    found = ask(held.address)
-    assert (found.hits, found.summary.refused) == (0, 4)
-    assert found.summary.fetched_bytes < 2 << 20
+    result = ask(held.address)
+    assert (result.hits, result.summary.refused) == (0, 4)
+    assert result.summary.fetched_bytes < 2 << 20
 
 
 def test_a_directory_that_programs_share_is_asked_for_once(held: HttpCache, ask: Ask) -> None:
@@ -98,9 +98,9 @@ def test_a_directory_that_programs_share_is_asked_for_once(held: HttpCache, ask:
 def test_three_refused_programs_are_enough(held: HttpCache, ask: Ask) -> None:
     for path in held.held:
         held.held[path] = b"\xff" * 100
-    found = ask(held.address)
-    assert found.hits == 0
-    assert sum("refused scale/" in each for each in found.warnings) == 3
+    result = ask(held.address)
+    assert result.hits == 0
+    assert sum("refused scale/" in warning for warning in result.warnings) == 3
 
 
 @pytest.fixture
@@ -129,17 +129,17 @@ def test_a_credential_helper_is_asked_once(held, ask, helper, tmp_path) -> None:
 
 @pytest.mark.parametrize("script", ["exit 1", "echo no"])
 def test_a_helper_that_fails_is_one_warning(script, held, ask, helper) -> None:
-    found = ask(held.address, credential_helper=helper(script))
-    assert (found.hits, len(found.warnings)) == (0, 1)
-    assert "credential helper" in found.warnings[0]
+    result = ask(held.address, credential_helper=helper(script))
+    assert (result.hits, len(result.warnings)) == (0, 1)
+    assert "credential helper" in result.warnings[0]
 
 
 def test_uploads_have_a_deadline(server: HttpCache, origin: Any, tmp_path: Path) -> None:
     cache = Tree(str(origin[0]))
-    told: SimpleQueue[Any] = SimpleQueue()
+    event_queue: SimpleQueue[Any] = SimpleQueue()
     with line_to(server.port, Faults(delay=0.5)) as line, BuildStore(cache) as store:
         settings = make_settings(line.address, "test", write=True, send_timeout=1.0)
-        client = RemoteCache(settings, store, cache, told.put)
+        client = RemoteCache(settings, store, cache, event_queue.put)
         for program in list_programs(cache):
             client.record_built(program, 1.0)
         while client.is_busy():
@@ -147,35 +147,35 @@ def test_uploads_have_a_deadline(server: HttpCache, origin: Any, tmp_path: Path)
         client.close()
         summary = client.make_summary()
     assert (summary.sent, summary.unsent) == (0, 4)
-    assert "not everything was sent in 1 s" in told.get_nowait().message
+    assert "not everything was sent in 1 s" in event_queue.get_nowait().message
 
 
 def test_two_troubles_are_one_warning(server: HttpCache, origin: Any, tmp_path: Path) -> None:
     cache = Tree(str(origin[0]))
-    told: SimpleQueue[Any] = SimpleQueue()
+    event_queue: SimpleQueue[Any] = SimpleQueue()
     server.full = True
     with BuildStore(cache) as store:
         settings = make_settings(server.address, "test", write=True)
-        client = RemoteCache(settings, store, cache, told.put)
+        client = RemoteCache(settings, store, cache, event_queue.put)
         client.record_built(next(list_programs(cache)), 1.0)
         while client.is_busy():
             time.sleep(0.05)
         server.status = 403
         client.request_programs({"0" * 64: "scale/0 cpu"})
-        while not isinstance(message := told.get(timeout=60), RemoteAnswered):
+        while not isinstance(message := event_queue.get(timeout=60), RemoteAnswered):
             if isinstance(message, events.Warned):
                 assert "status 507" in message.message
         client.close()
-    assert not any(isinstance(told.get(), events.Warned) for _ in range(told.qsize()))
+    assert not any(isinstance(event_queue.get(), events.Warned) for _ in range(event_queue.qsize()))
 
 
 def test_a_lock_that_is_held_for_a_moment_costs_no_hit(held, origin, tmp_path) -> None:
     """Locks are few: another program may have the one that is needed while it is published."""
-    programs = sorted(each.name for each in (origin[0] / "programs").iterdir())
+    programs = sorted(path.name for path in (origin[0] / "programs").iterdir())
     cache = Tree(str(tmp_path / "cache"))
     with ExitStack() as locks:
         assert locks.enter_context(cache.lock_program(programs[0], wait=False))
         Timer(0.1, locks.pop_all().close).start()
-        found = ask_for(programs, tmp_path / "cache", held.address)
-    assert (found.hits, found.warnings) == (4, [])
+        result = ask_for(programs, tmp_path / "cache", held.address)
+    assert (result.hits, result.warnings) == (4, [])
     assert published(tmp_path / "cache").items() <= published(origin[0]).items()

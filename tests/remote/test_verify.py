@@ -42,8 +42,8 @@ def test_without_a_share_another_library_is_believed(server, writer, new_user) -
     assert user.build()["remote"]["hits"] == 3
     assert user.libraries[program] != writer.libraries[program]
     # By hand it is found as well.
-    said = user.run("verify", user.cache, "--rebuild", status=1)
-    assert program in said.out + said.err
+    result = user.run("verify", user.cache, "--rebuild", status=1)
+    assert program in result.out + result.err
 
 
 def test_what_is_wrong_is_named_and_compiled_here(server, writer, new_user) -> None:
@@ -51,9 +51,9 @@ def test_what_is_wrong_is_named_and_compiled_here(server, writer, new_user) -> N
     poison(server, writer, poisoned)
     user = reader(new_user, server.address, "1")
     ran = user.run("build", "--json", status=1)
-    (said,) = [each["message"] for each in ran.events if each["event"] == "warning"]
-    assert f"({poisoned[:12]}) of {server.address} is not what this machine compiles" in said
-    assert "module/lib.so has other bytes" in said
+    (warning,) = [event["message"] for event in ran.events if event["event"] == "warning"]
+    assert f"({poisoned[:12]}) of {server.address} is not what this machine compiles" in warning
+    assert "module/lib.so has other bytes" in warning
     assert ran.summary["remote"]["wrong"] == 1
     assert user.libraries == writer.libraries
     assert user.build()["exit_status"] == 0
@@ -72,8 +72,8 @@ def test_what_cannot_be_compiled_again_is_compiled_here(server, writer, new_user
     server.held[path_of(program_key(program))] = pack_entry({**files, "meta.json": seal_json(meta)})
     user = reader(new_user, server.address, "1")
     ran = user.run("build", "--json")
-    (said,) = [each["message"] for each in ran.events if each["event"] == "warning"]
-    assert "it cannot be compiled again" in said
+    (warning,) = [event["message"] for event in ran.events if event["event"] == "warning"]
+    assert "it cannot be compiled again" in warning
     remote = ran.summary["remote"]
     assert (ran.summary["attempts"], remote["refused"], remote["wrong"]) == (1, 1, 0)
     assert user.libraries == writer.libraries

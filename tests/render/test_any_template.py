@@ -79,16 +79,16 @@ def template(chosen: random.Random) -> str:
 @pytest.mark.parametrize("seed", range(2))
 def test_a_template_is_rendered_or_told_with_its_line(project, seed):
     chosen = random.Random(seed)
-    told = 0
+    error_count = 0
     for _ in range(ROUNDS // 4):
         text = template(chosen)
         try:
             project.render(text, block_m=64)
         except InputError as error:
-            told += 1
-            for each in error.diagnostics:
-                assert each.place is not None, text
-                assert each.place.line, (text, each.message)
-                assert 1 <= each.place.line <= text.count("\n") + 1, (text, each)
-                assert each.message.strip(), text
-    assert told > ROUNDS // 16
+            error_count += 1
+            for diagnostic in error.diagnostics:
+                assert diagnostic.location is not None, text
+                assert diagnostic.location.line, (text, diagnostic.message)
+                assert 1 <= diagnostic.location.line <= text.count("\n") + 1, (text, diagnostic)
+                assert diagnostic.message.strip(), text
+    assert error_count > ROUNDS // 16

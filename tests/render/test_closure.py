@@ -28,31 +28,31 @@ def roots(project):
     ]
 
 
-def names(found):
-    return [header.name for header in found.headers]
+def names(header_closure):
+    return [header.name for header in header_closure.headers]
 
 
 def test_climbing_within_the_project_keeps_its_place(project, roots, tmp_path):
     project.write({"project/include/common.h": "int common;\n"})
-    found = closure('#include "../include/common.h"\n', roots)
+    header_closure = closure('#include "../include/common.h"\n', roots)
     # `kernels` holds no header, yet `kernels/..` must lead somewhere.
-    assert names(found) == ["project/include/common.h", "project/kernels/.keep"]
+    assert names(header_closure) == ["project/include/common.h", "project/kernels/.keep"]
     copy = tmp_path / "copy"
-    copy_to(copy, found)
+    copy_to(copy, header_closure)
     assert (copy / "project/kernels/../include/common.h").read_text() == "int common;\n"
-    assert found.notes == ()
+    assert header_closure.notes == ()
 
 
 def test_climbing_out_of_the_project_keeps_its_place(project, roots, tmp_path):
     project.write({"outside.h": "", "project/include/a.h": '\n#include "../../outside.h"\n'})
-    found = closure("#include <a.h>", roots)
-    assert names(found) == ["project/_/include/a.h", "project/outside.h"]
+    header_closure = closure("#include <a.h>", roots)
+    assert names(header_closure) == ["project/_/include/a.h", "project/outside.h"]
     # The compile searches the directories where they are now.
-    assert [root.name for root in found.roots] == [
+    assert [root.name for root in header_closure.roots] == [
         "project/_/kernels", "project/_/include", "pkg/_/src/inc",
     ]  # fmt: skip
     copy = tmp_path / "copy"
-    copy_to(copy, found)
+    copy_to(copy, header_closure)
     assert (copy / "project/_/include/../../outside.h").exists()
 
 
@@ -62,14 +62,16 @@ def test_no_include_finds_another_tree_beside_its_own(project, roots, tmp_path):
         "#if __has_include(<../../../pkg/src/inc/a.h>) || __has_include(<../../pkg/src/inc/b.h>)"
     )
     # Beside the project there is pkg, but none is two directories above.
-    found = closure(f"#include <b.h>\n{asked}\n#endif\n", roots)
-    copy_to(tmp_path / "copy", found)
-    assert not (tmp_path / "copy" / found.roots[1].name / "../../../pkg/src/inc/a.h").exists()
+    header_closure = closure(f"#include <b.h>\n{asked}\n#endif\n", roots)
+    copy_to(tmp_path / "copy", header_closure)
+    assert not (
+        tmp_path / "copy" / header_closure.roots[1].name / "../../../pkg/src/inc/a.h"
+    ).exists()
 
 
 def test_an_absolute_include_is_noted(roots):
     (note,) = closure("int a;\n#include </etc/a.h>\n", roots).notes
-    assert str(note.place) == "source.cu:2:11"
+    assert str(note.location) == "source.cu:2:11"
 
 
 def test_a_computed_include_takes_all_of_the_include_directories(project, roots):
@@ -83,28 +85,28 @@ def test_a_computed_include_takes_all_of_the_include_directories(project, roots)
             "pkg/src/other.h": "",
         }
     )  # fmt: skip
-    found = closure("#include IMPL\n", roots)
-    assert names(found) == [
+    header_closure = closure("#include IMPL\n", roots)
+    assert names(header_closure) == [
         "project/include/..h", "project/include/config.h", "project/include/std/list",
         "project/kernels/beside.h",
     ]  # fmt: skip
-    assert [note.message.split()[2] for note in found.notes] == ["IMPL"]
+    assert [note.message.split()[2] for note in header_closure.notes] == ["IMPL"]
     assert names(closure("#include <config.h>\n", roots)) == ["project/include/config.h"]
 
 
 def test_a_computed_include_may_climb_where_a_text_says_so(project, roots):
     project.write({"project/include/a.h": "", "project/other/b.h": "", "project/x.md": ""})
     assert names(closure("#include IMPL\n", roots)) == ["project/include/a.h"]
-    found = closure("#include IMPL\n", roots, defines={"IMPL": '"../other/b.h"'})
-    assert [name for name in names(found) if "pkg/" not in name] == [
+    header_closure = closure("#include IMPL\n", roots, defines={"IMPL": '"../other/b.h"'})
+    assert [name for name in names(header_closure) if "pkg/" not in name] == [
         "project/include/a.h", "project/kernels/.keep", "project/other/b.h",
     ]  # fmt: skip
 
 
 def test_a_header_beside_a_computed_include_is_taken(project, roots):
     project.write({"project/other/a.h": "#include S(b.h)\n", "project/other/b.h": ""})
-    found = closure('#include "../other/a.h"\n', roots)
-    assert {"project/other/a.h", "project/other/b.h"} <= {*names(found)}
+    header_closure = closure('#include "../other/a.h"\n', roots)
+    assert {"project/other/a.h", "project/other/b.h"} <= {*names(header_closure)}
 
 
 def test_a_new_header_is_a_part_of_a_computed_include(project, roots):
@@ -132,10 +134,10 @@ def test_more_than_a_computed_include_may_take_is_an_error(
     monkeypatch.setattr(closures, limit, value)
     with pytest.raises(InputError) as raised:
         closure("int x;\n#include IMPL\n", roots)
-    said = raised.value.render()
-    assert said.startswith("source.cu:2:10: error: which header IMPL names is not known before")
-    assert "matches 2 files of 0 MiB" in said
-    assert "a smaller directory of include-dirs" in said
+    message = raised.value.render()
+    assert message.startswith("source.cu:2:10: error: which header IMPL names is not known before")
+    assert "matches 2 files of 0 MiB" in message
+    assert "a smaller directory of include-dirs" in message
     with pytest.raises(PatternTooWideError, match="matches 2 files of 0 MiB"):
         closure("", roots, ["*.h"])
 
@@ -156,12 +158,15 @@ def test_files_that_the_assembler_reads_are_in_the_closure(project, roots, text)
 def test_what_no_include_of_the_project_names_can_be_declared(project, roots):
     project.write({"project/include/impl/a.h": "", "project/include/impl/deep/b.h": ""})
     (note,) = closure("#include STRINGIFY(impl/NAME.h)\n", roots).notes
-    assert str(note.place) == "source.cu:1:10"
+    assert str(note.location) == "source.cu:1:10"
     assert "headers = [" in str(note.hint)
     for pattern in ("impl/**/*.h", "include/impl/**/*.h"):
-        found = closure("", roots, [pattern, "gone/*.h"])
-        assert names(found) == ["project/include/impl/a.h", "project/include/impl/deep/b.h"]
-        assert found.unmatched == ("gone/*.h",)
+        header_closure = closure("", roots, [pattern, "gone/*.h"])
+        assert names(header_closure) == [
+            "project/include/impl/a.h",
+            "project/include/impl/deep/b.h",
+        ]
+        assert header_closure.unmatched == ("gone/*.h",)
 
 
 @pytest.mark.parametrize("pattern", ["../*.h", "/etc/*.h"])
@@ -193,16 +198,16 @@ def test_climbing_follows_links(project, roots, link):
 def test_a_header_that_is_a_link_is_where_the_link_is(project, roots, link):
     project.write({"elsewhere/own.h": "", "far/a.h": '#include "own.h"\n', "far/own.h": ""})
     os.symlink(project.directory / "far/a.h", project.directory / "elsewhere/a.h")
-    found = closure("#include <linked/../a.h>", roots)
-    paths = {header.name: header.path for header in found.headers}
+    header_closure = closure("#include <linked/../a.h>", roots)
+    paths = {header.name: header.path for header in header_closure.headers}
     assert paths["project/include/own.h"] == str(project.directory / "elsewhere/own.h")
 
 
 def test_the_next_header_may_be_beside_the_template(project, roots):
     """As gcc has it of a header that was found beside another: `-iquote` is searched then."""
     project.write({"project/include/a.h": "#include_next <b.h>\n", "project/kernels/b.h": ""})
-    found = closure('#include "../include/a.h"\n', roots)
-    assert "project/kernels/b.h" in names(found)
+    header_closure = closure('#include "../include/a.h"\n', roots)
+    assert "project/kernels/b.h" in names(header_closure)
 
 
 @pytest.mark.parametrize("name", ["b.h", "c.h"])
@@ -210,8 +215,8 @@ def test_a_name_that_would_mean_two_files_is_an_error(project, roots, link, name
     project.write({"elsewhere/c.h": "", "pkg/src/inc/c.h": ""})
     with pytest.raises(InputError) as raised:
         closure(f'#include <{name}>\n#include "linked/../{name}"\n', roots)
-    said = raised.value.render()
-    assert said.startswith('source.cu:2:11: error: ".." after a symbolic link leads elsewhere')
+    message = raised.value.render()
+    assert message.startswith('source.cu:2:11: error: ".." after a symbolic link leads elsewhere')
 
 
 def test_a_circle_of_includes_through_a_link_is_an_error(project, roots):
@@ -276,11 +281,11 @@ def test_the_digest_depends_on_names_and_contents_only(project, roots, tmp_path)
     moved = tmp_path / "moved"
     shutil.copytree(project.directory / "project", moved / "project")
     shutil.copytree(project.directory / "pkg", moved / "pkg")
-    there = [
+    moved_roots = [
         make_root("project", str(moved / "project"), "include"),
         make_root("pkg", str(moved / "pkg"), "src/inc"),
     ]
-    assert closure(source, there).digest == before.digest
+    assert closure(source, moved_roots).digest == before.digest
     assert closure(source.replace("a.h", "b.h"), roots).digest != before.digest
     project.write({"project/include/a.h": "3"})
     assert closure(source, roots).digest != before.digest
@@ -296,8 +301,8 @@ def test_many_sources_read_each_header_once(project, roots):
             return super().digest_file(path)
 
     headers = Headers(roots, digests=Memory())
-    found = [headers.find_closure(f'int x{i};\n#include "a.h"\n') for i in range(5)]
-    assert len(set(found)) == 1
+    header_closures = [headers.find_closure(f'int x{i};\n#include "a.h"\n') for i in range(5)]
+    assert len(set(header_closures)) == 1
     assert sorted(read) == ["a.h", "b.h"]
 
 
@@ -312,16 +317,18 @@ def test_a_header_is_scanned_once_in_all_processes_and_again_when_it_changed(
     put = []
 
     class Counted(ScanMemory):
-        def put_scan(self, digest, found):
-            put.append([include.name for include in found.includes])
-            super().put_scan(digest, found)
+        def put_scan(self, digest, scan):
+            put.append([include.name for include in scan.includes])
+            super().put_scan(digest, scan)
 
     for number in (0, 1, 1):
         project.write({"project/include/a.h": f'#include "b{number}.h"\n'})
         project.write({f"project/include/b{number}.h": f"int b{number};"})
         scans = Counted(str(tmp_path / "scans"))
-        found = Headers(roots, digests=DigestMemory(), scans=scans).find_closure('#include "a.h"\n')
-        assert names(found) == ["project/include/a.h", f"project/include/b{number}.h"]
+        header_closure = Headers(roots, digests=DigestMemory(), scans=scans).find_closure(
+            '#include "a.h"\n'
+        )
+        assert names(header_closure) == ["project/include/a.h", f"project/include/b{number}.h"]
         scans.save_scans()
     assert put == [["b0.h"], [], ["b1.h"], []]
 
@@ -345,6 +352,6 @@ def test_nothing_outside_is_read_where_nothing_is_shadowed(project, roots, toolk
             read.append(path)
             return ""
 
-    found = closure("#include <other.h>\n", roots, outside=toolkit, digests=Digests())
-    assert names(found) == ["project/include/other.h"]
+    header_closure = closure("#include <other.h>\n", roots, outside=toolkit, digests=Digests())
+    assert names(header_closure) == ["project/include/other.h"]
     assert read == [os.path.join(project.directory, "project/include/other.h")]

@@ -9,12 +9,12 @@ from tilusbuild.render.preprocessor import scan_text
 
 def asked(text):
     """The includes of a text as they are written; `next` has a ^, and an operand is bare."""
-    found = scan_text(text)
+    scan = scan_text(text)
     named = [
         ("^" if i.next else "") + (f'"{i.name}"' if i.quoted else f"<{i.name}>")
-        for i in found.includes
+        for i in scan.includes
     ]
-    return named + list(found.operands)
+    return named + list(scan.operands)
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,16 @@ from tilusbuild.render.renderer import Renderer
 def origins(project, template, **values):
     """`text <- template:line` of each rendered line, with the callers behind."""
     text, lines = project.mapped(template, **values)
-    told = []
+    origin_lines = []
     for number, line in enumerate(text.split("\n"), 1):
         origin = lines.find_origin(number)
-        callers = "".join(f" < {name}:{at}" for name, at in origin.callers) if origin else ""
-        told.append(f"{line} <- {origin}{callers}")
-    return told
+        callers = (
+            "".join(f" < {name}:{caller_line}" for name, caller_line in origin.callers)
+            if origin
+            else ""
+        )
+        origin_lines.append(f"{line} <- {origin}{callers}")
+    return origin_lines
 
 
 def test_macros_and_includes_tell_who_called(project):
@@ -157,10 +161,10 @@ def test_the_compiler_agrees_with_the_directives(project, tmp_path):
     _, lines = project.mapped(template)
     command = ["g++", "-x", "c++", "-E", "-P", "-"]
     shown = run_to_end(command, input=lines.insert_directives()).stdout
-    told = dict(re.findall(r"int (\w+) =\s+(\w+);", shown))
+    line_by_name = dict(re.findall(r"int (\w+) =\s+(\w+);", shown))
     # gcc counts the line at which a spliced line ends or starts; both are lines of this statement.
-    assert told.pop("b") in ("10", "11", "12")
-    assert told == {"f1": "2", "a": "6", "c0": "14", "c1": "14"}
+    assert line_by_name.pop("b") in ("10", "11", "12")
+    assert line_by_name == {"f1": "2", "a": "6", "c0": "14", "c1": "14"}
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,7 @@ def test_random_templates_are_mapped_whole_and_right(project, template, n):
             continue
         origin = lines.find_origin(number)
         assert origin is not None
-        told = re.match(r" *\[*(?:int a;|b|x|G)@(\d+)@", line)
+        match = re.match(r" *\[*(?:int a;|b|x|G)@(\d+)@", line)
         # A filter may do anything with lines, so its output belongs to the line that applies it.
-        if told and "trim" not in (lines.read_template_line(origin) or ""):
-            assert origin.line == int(told[1]) or line.lstrip(" ").startswith("[")
+        if match and "trim" not in (lines.read_template_line(origin) or ""):
+            assert origin.line == int(match[1]) or line.lstrip(" ").startswith("[")

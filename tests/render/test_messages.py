@@ -38,7 +38,7 @@ def host(project):
     return project.mapped(TEMPLATE, n=64, device="", kernel="")
 
 
-def told(log, line_map):
+def map_text(log, line_map):
     return map_messages(textwrap.dedent(log), line_map).rstrip("\n")
 
 
@@ -49,7 +49,7 @@ def test_a_front_end_error_shows_the_templates_line_below_the_echo(gpu):
             y[0] = twice_a(3.0f) + 64 * absent;
                                         ^
         """
-    assert told(log, lines) == textwrap.dedent("""\
+    assert map_text(log, lines) == textwrap.dedent("""\
         k.cu.j2(14): error: identifier "absent" is undefined
             y[0] = twice_a(3.0f) + 64 * absent;
                                         ^
@@ -68,7 +68,7 @@ def test_references_within_a_message_are_mapped_too(gpu):
                    ^
                   detected during instantiation of "T twice_a(T) [with T=float]" at line 10
         """
-    assert told(log, lines) == textwrap.dedent("""\
+    assert map_text(log, lines) == textwrap.dedent("""\
         k.cu.j2(11): error: function "f" has already been defined (defined at k.cu.j2:10)
           __attribute__((device)) int f(int x) { return 1; }
                                       ^
@@ -91,7 +91,7 @@ def test_a_headers_own_lines_stay_and_references_to_the_source_do_not(gpu):
                     instantiation of "void g() [with T=S]" at line 5
                     instantiation of "void h() [with T=S]" at line 10 of source.cu
         """
-    assert told(log, lines) == textwrap.dedent(log).rstrip("\n").replace(
+    assert map_text(log, lines) == textwrap.dedent(log).rstrip("\n").replace(
         "line 10 of source.cu", "k.cu.j2:14"
     )
 
@@ -111,7 +111,7 @@ def test_gcc_messages_have_the_templates_columns(host):
             9 |   int never;
               |       ^~~~~
         """
-    assert told(log, lines) == textwrap.dedent("""\
+    assert map_text(log, lines) == textwrap.dedent("""\
         In file included from k.cu.j2:8:
         inc.h:2:26: error: 'nope' was not declared in this scope
             2 | inline int h() { return nope; }

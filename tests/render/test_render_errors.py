@@ -70,7 +70,7 @@ AROUND = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_of_line_4_is_shown_there(project, around, mistake):
     diagnostic = project.refusal(AROUND[around].replace("{}", mistake))
-    assert (diagnostic.place.path, diagnostic.place.line) == ("k.cu.j2", 4)
+    assert (diagnostic.location.path, diagnostic.location.line) == ("k.cu.j2", 4)
 
 
 def test_a_template_may_append_to_its_own_list(project):
@@ -85,9 +85,9 @@ def test_mistakes(project, template, line, column, message, hint):
     project.write({"lib/gone.j2": ""})
     diagnostic = project.refusal(template, block_m=64)
     assert message in diagnostic.message
-    assert (diagnostic.place.path, diagnostic.place.line) == ("k.cu.j2", line)
-    assert diagnostic.place.column == column
-    assert diagnostic.place.text == template.split("\n")[line - 1]
+    assert (diagnostic.location.path, diagnostic.location.line) == ("k.cu.j2", line)
+    assert diagnostic.location.column == column
+    assert diagnostic.location.text == template.split("\n")[line - 1]
     assert hint is None or hint in diagnostic.hint
 
 
@@ -102,7 +102,7 @@ def test_nothing_outside_the_project_is_read(project, tmp_path, name):
     os.symlink(outside / "secret.j2", tmp_path / "link.j2")
     os.symlink(outside, tmp_path / "linked")
     diagnostic = project.refusal('{% include "' + name + '" %}')
-    assert diagnostic.place.line == 1
+    assert diagnostic.location.line == 1
     with pytest.raises(InputError):
         Renderer(str(tmp_path)).render(name, {})
 
@@ -121,7 +121,7 @@ SANDBOX = [
 
 @pytest.mark.parametrize("template", SANDBOX)
 def test_python_is_out_of_reach(project, template):
-    assert project.refusal(template, items=[1]).place.line == 1
+    assert project.refusal(template, items=[1]).location.line == 1
 
 
 DOUBLED = "{{% set n = namespace(x='aaaa') %}}{{% for i in range(60) %}}{}{{% endfor %}}"
@@ -166,9 +166,9 @@ BOUNDED = {
 
 @pytest.mark.parametrize("template", BOUNDED)
 def test_a_rendering_ends(project, template):
-    found = project.refusal(template)
-    assert BOUNDED[template] in found.message
-    assert found.place.line == 1
+    diagnostic = project.refusal(template)
+    assert BOUNDED[template] in diagnostic.message
+    assert diagnostic.location.line == 1
 
 
 def test_each_method_and_filter_whose_result_may_be_long_is_estimated(tmp_path) -> None:
@@ -184,13 +184,13 @@ def test_each_method_and_filter_whose_result_may_be_long_is_estimated(tmp_path) 
             for name in {*environment.filters, *dir(type(text))} - {"_steps"}:
                 with contextlib.suppress(Exception):
                     if name in environment.filters:
-                        made = environment.call_filter(name, text, args, context=context)
+                        result = environment.call_filter(name, text, args, context=context)
                     elif name.startswith("_"):
                         continue
                     else:
-                        made = getattr(text, name)(*args)
-                    made = made if isinstance(made, str) else str([*made])
-                    if len(made) > 4000 + 10 * len(str([text, *args])):
+                        result = getattr(text, name)(*args)
+                    result = result if isinstance(result, str) else str([*result])
+                    if len(result) > 4000 + 10 * len(str([text, *args])):
                         growing.add(name)
                 environment.begin_rendering({}, lambda name: None)
     assert {"replace", "join", "center", "zfill", "indent"} <= growing <= _GROWING
@@ -205,7 +205,7 @@ def test_large_numbers_that_are_written_are_no_lengths(project):
 
 
 @pytest.mark.parametrize(
-    ("files", "template", "place", "words"),
+    ("files", "template", "location", "words"),
     [
         (
             {"outer.j2": '\n{% include "inner.j2" %}', "inner.j2": "a\nb\n{{ blok }}\n"},
@@ -235,12 +235,12 @@ def test_large_numbers_that_are_written_are_no_lengths(project):
     ],
 )
 def test_a_mistake_elsewhere_is_at_its_place_and_tells_the_way(
-    project, files, template, place, words
+    project, files, template, location, words
 ):
     project.write(files)
-    found = project.refusal(template, block_m=64, block=1)
-    assert str(found.place).startswith(place)
-    assert words in f"{found.message}\n{found.hint}"
+    diagnostic = project.refusal(template, block_m=64, block=1)
+    assert str(diagnostic.location).startswith(location)
+    assert words in f"{diagnostic.message}\n{diagnostic.hint}"
 
 
 def test_a_script_without_its_template(project):
@@ -259,7 +259,7 @@ def test_a_script_without_its_template(project):
     ],
 )
 def test_what_cannot_be_compiled_or_told_apart_is_a_message(project, template, message):
-    found = project.refusal(template)
-    assert message in found.message
-    assert found.place is not None
-    assert found.place.path == "k.cu.j2"
+    diagnostic = project.refusal(template)
+    assert message in diagnostic.message
+    assert diagnostic.location is not None
+    assert diagnostic.location.path == "k.cu.j2"

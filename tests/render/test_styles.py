@@ -28,9 +28,9 @@ quiet = settings(max_examples=60, suppress_health_check=[HealthCheck.function_sc
 @given(data=st.binary(max_size=80) | st.sampled_from([b"\xef\xbb\xbfint a;\r\n", b"{{1,2},{3}}"]))
 def test_a_plain_file_comes_through_byte_for_byte(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.cu").write_bytes(data)
-    found = Renderer(str(tmp_path)).get_styled_renderer(PLAIN).render("a.cu", CONTEXT)
-    assert found.text.encode("utf-8", "surrogateescape") == data
-    assert found.templates == ("a.cu",)
+    rendering = Renderer(str(tmp_path)).get_styled_renderer(PLAIN).render("a.cu", CONTEXT)
+    assert rendering.text.encode("utf-8", "surrogateescape") == data
+    assert rendering.templates == ("a.cu",)
 
 
 PARTS = st.sampled_from(

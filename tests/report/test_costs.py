@@ -13,13 +13,13 @@ from tilusbuild.overview.costs import (
 
 
 def cost(number: int, **facts: Any) -> Cost:
-    given = {"script": "mm", "target": "h100", "hash": f"{number}" * 64, "status": "built"}
-    return Cost(**{**given, "label": f"mm/{number} h100", "values": {"tile": number}, **facts})
+    fields = {"script": "mm", "target": "h100", "hash": f"{number}" * 64, "status": "built"}
+    return Cost(**{**fields, "label": f"mm/{number} h100", "values": {"tile": number}, **facts})
 
 
 def test_what_is_not_known_counts_for_nothing() -> None:
     usages = (Usage("mm", "sm_80", 40, 0), Usage("mm", "sm_90a", 255, 16))
-    found = sum_costs(
+    totals = sum_costs(
         [
             cost(0, seconds=1.0, peak_rss=100, library=10, usages=usages),
             cost(1, seconds=3.0, peak_rss=50, library=20, usages=usages[:1]),
@@ -27,10 +27,10 @@ def test_what_is_not_known_counts_for_nothing() -> None:
             cost(3, status="missing"),
         ]
     )
-    assert (found.programs, found.statuses["built"], found.statuses["missing"]) == (4, 2, 1)
-    assert (found.timed, found.seconds, found.median, found.longest) == (3, 12.0, 3.0, 8.0)
-    assert (found.peak_rss, found.library) == (100, 30)
-    assert (found.registers, found.spilling) == (255, 1)
+    assert (totals.programs, totals.statuses["built"], totals.statuses["missing"]) == (4, 2, 1)
+    assert (totals.timed, totals.seconds, totals.median, totals.longest) == (3, 12.0, 3.0, 8.0)
+    assert (totals.peak_rss, totals.library) == (100, 30)
+    assert (totals.registers, totals.spilling) == (255, 1)
 
     nothing = sum_costs([cost(0, status="missing")])
     assert (nothing.seconds, nothing.median, nothing.peak_rss, nothing.registers) == (
@@ -41,12 +41,12 @@ def test_what_is_not_known_counts_for_nothing() -> None:
 
 def test_a_program_that_two_scripts_share_counts_once_in_all() -> None:
     shared = [cost(0), cost(0, script="mm2", seconds=2.0)]
-    assert {pair: each.timed for pair, each in sum_by_target(shared).items()} == {
+    assert {pair: cost.timed for pair, cost in sum_by_target(shared).items()} == {
         ("mm", "h100"): 0,
         ("mm2", "h100"): 1,
     }
     assert (sum_costs(shared).programs, sum_costs(shared).seconds) == (1, 2.0)
-    assert rank_costs(shared, lambda each: each.seconds, 5) == shared[1:]
+    assert rank_costs(shared, lambda program_cost: program_cost.seconds, 5) == shared[1:]
 
 
 def test_the_text_ranks_what_is_worth_it() -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from support import build_story
 from tilusbuild.engine.events import FailureGroup, Summary, Verdict
-from tilusbuild.errors import Place, input_error
+from tilusbuild.errors import Location, input_error
 from tilusbuild.report.ci import (
     GithubReporter,
     annotate_error,
@@ -31,8 +31,8 @@ def group(message: str = LOG, error: str = "error: tile too wide", count: int = 
 def summary(*, ok: bool = True, **more: Any) -> Summary:
     why = "" if ok else "it is | bad"
     verdict = Verdict("matmul", ("matmul", "h100"), 9, 8, 1, 0, ok, why, "matmul h100")
-    given = {"programs": 9, "compiled": 9, "seconds": 3.25, "exit_status": int(not ok)}
-    return build_story.summary(**given, scripts=(verdict,), **more)
+    fields = {"programs": 9, "compiled": 9, "seconds": 3.25, "exit_status": int(not ok)}
+    return build_story.summary(**fields, scripts=(verdict,), **more)
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def annotations_of(workspace: Path, event: Summary) -> str:
 
 
 def test_a_failure_is_annotated_where_the_template_is_wrong(workspace: Path) -> None:
-    said = annotations_of(workspace, summary(ok=False, failures=(group(),)))
-    first, second = said.splitlines()
+    annotations = annotations_of(workspace, summary(ok=False, failures=(group(),)))
+    first, second = annotations.splitlines()
     assert first == (
         "::error file=project/kernels/matmul.cu.j2,line=12,title=1 schedule%3A matmul/0 h100"
         "::kernels/matmul.cu.j2(12): error: tile too wide%0A    static_assert(false);"
@@ -63,8 +63,8 @@ def test_a_failure_is_annotated_where_the_template_is_wrong(workspace: Path) -> 
 
 
 def test_failures_that_do_not_fail_the_build_are_warnings(workspace: Path) -> None:
-    said = annotations_of(workspace, summary(failures=(group(),)))
-    assert [line.split(" ")[0] for line in said.splitlines()] == ["::warning"]
+    annotations = annotations_of(workspace, summary(failures=(group(),)))
+    assert [line.split(" ")[0] for line in annotations.splitlines()] == ["::warning"]
 
 
 @given(st.text())
@@ -96,8 +96,8 @@ def test_whatever_a_compiler_prints_is_one_command(text: str) -> None:
     ],
 )
 def test_the_first_place_of_an_error_is_found(log: str, spot: ErrorLocation | None) -> None:
-    found = find_first_error(log)
-    assert spot == (found and replace(found, message=""))
+    first_error = find_first_error(log)
+    assert spot == (first_error and replace(first_error, message=""))
 
 
 def test_a_file_is_named_from_the_top_of_the_checkout(workspace: Path) -> None:
@@ -111,6 +111,8 @@ def test_what_is_wrong_with_the_manifest_is_annotated_there(workspace: Path) -> 
     manifest = workspace / "tilus.toml"
     manifest.write_text("x = 1\n")
     stderr = io.StringIO()
-    error = input_error("unknown key", place=Place(str(manifest), 1, 1, "x = 1"), hint="leave out")
+    error = input_error(
+        "unknown key", location=Location(str(manifest), 1, 1, "x = 1"), hint="leave out"
+    )
     annotate_error(error, stderr, {"GITHUB_WORKSPACE": str(workspace)})
     assert stderr.getvalue() == "::error file=tilus.toml,line=1,col=1::unknown key%0Aleave out\n"

@@ -43,10 +43,10 @@ def eventful_build(stdout: io.StringIO, dry_run: bool) -> None:
     other = store.lock_program(jobs[0].hash, wait=False)
     assert other.__enter__()
     reporter = JsonReporter(stdout)
-    told = reporter.emit
+    emit_event = reporter.emit
 
     def emit(event: Any, /) -> None:
-        told(event)
+        emit_event(event)
         if event.event == "waiting":
             other.__exit__(None, None, None)
 

@@ -24,8 +24,8 @@ def finished(index: int, status: str = Status.BUILT, reason: str = "") -> Finish
 def summary(*, ok: bool, **more: Any) -> Summary:
     reason = "" if ok else "its default schedule does not compile"
     verdict = Verdict("matmul", INSTANCE, 9, 7, 1, 1, ok, reason, "matmul[dtype=f16] h100")
-    given = {"seconds": 3.25, "exit_status": int(not ok), "scripts": (verdict,)}
-    return build_story.summary(**given, **more)
+    fields = {"seconds": 3.25, "exit_status": int(not ok), "scripts": (verdict,)}
+    return build_story.summary(**fields, **more)
 
 
 def written(path: Path, events: list[Finished], last: Summary) -> Xml.Element:
@@ -39,11 +39,11 @@ def written(path: Path, events: list[Finished], last: Summary) -> Xml.Element:
 
 def outcomes(top: Xml.Element) -> dict[str, str]:
     """What each case came to, by its name."""
-    found = {}
+    result_by_name = {}
     for case in top.iter("testcase"):
         kinds = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
-        found[str(case.get("name"))] = kinds[0] if kinds else "passed"
-    return found
+        result_by_name[str(case.get("name"))] = kinds[0] if kinds else "passed"
+    return result_by_name
 
 
 def test_a_script_and_each_program_compiled_are_cases_of_one_suite(tmp_path: Path) -> None:

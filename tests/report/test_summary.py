@@ -278,10 +278,10 @@ def test_a_templates_message_is_shown_and_not_obeyed(project: Path, github: str)
     assert "\\x1b]0;title\\x07 \\u202eb" in err
     assert "\x1b" not in err
     assert "\u202e" not in err
-    ours = [line for line in as_runner(err) if github]
-    assert [line.split("::")[1].split(" ")[0] for line in ours] == (["error"] if github else [])
+    commands = [line for line in as_runner(err) if github]
+    assert [line.split("::")[1].split(" ")[0] for line in commands] == (["error"] if github else [])
     if github:
-        assert "%0A::error::x" in ours[0]
+        assert "%0A::error::x" in commands[0]
         assert ":\\:error::x" in err
 
 

@@ -37,9 +37,9 @@ def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 @st.composite
-def spoilt(draw: st.DrawFn, whole: Any) -> Any:
+def spoilt(draw: st.DrawFn, document: Any) -> Any:
     """The document with up to three parts replaced, left out, or said twice."""
-    value = json.loads(json.dumps(whole))
+    value = json.loads(json.dumps(document))
     for _ in range(draw(st.integers(1, 3))):
         where = draw(st.sampled_from(list(places(value)) or [()]))
         if not where:
@@ -88,8 +88,8 @@ def test_any_table(copied: Marks, data: st.DataObject) -> None:
     ]
     table = data.draw(spoilt({"schema": 2, "keys": ["m", "n", "k"], "tables": tables}))
     Path(script.path, "dispatch_table.json").write_text(json.dumps(table))
-    found = use(copied.cache, "modelled", m=2, n=10, k=5)
-    assert found in ("", "CorruptCacheError")
+    error_name = use(copied.cache, "modelled", m=2, n=10, k=5)
+    assert error_name in ("", "CorruptCacheError")
 
 
 @given(data=st.data())
@@ -97,8 +97,8 @@ def test_any_table(copied: Marks, data: st.DataObject) -> None:
 def test_any_description(copied: Marks, data: st.DataObject) -> None:
     """Sealed anew, as no accident would leave it."""
     path = Path(copied.script("modelled", real="f32").path, "script.json")
-    whole = path.read_bytes()
-    value = data.draw(spoilt(unseal_json(whole)))
+    content = path.read_bytes()
+    value = data.draw(spoilt(unseal_json(content)))
     try:
         path.write_bytes(seal_json({k: v for k, v in value.items() if k != "digest"}))
         use(copied.cache, "modelled", m=2, n=10, k=5)
@@ -107,22 +107,22 @@ def test_any_description(copied: Marks, data: st.DataObject) -> None:
     except ValueError as error:
         assert "JSON" in str(error) or "not empty" in str(error)  # noqa: PT017
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(content)
 
 
-@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+@given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 @bounded
-def test_any_bit_of_a_description(copied: Marks, at: float, bit: int) -> None:
+def test_any_bit_of_a_description(copied: Marks, position: float, bit: int) -> None:
     path = Path(copied.script("mark").path, "script.json")
-    whole = path.read_bytes()
-    data = bytearray(whole)
-    data[int(at * len(data))] ^= 1 << bit
+    content = path.read_bytes()
+    data = bytearray(content)
+    data[int(position * len(data))] ^= 1 << bit
     try:
         path.write_bytes(data)
         with pytest.raises(CorruptCacheError):
             tilusbuild.load("mark", where=copied.cache)
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(content)
 
 
 def test_untouched_it_works(built: Marks) -> None:

@@ -58,10 +58,10 @@ def test_every_form_means_what_the_slow_way_says(modelled: Script) -> None:
         args = [value(name, m, n) for name in form[0]]
         named = {name: value(name, m, n) for name in form[1]}
         for _ in range(2):
-            found = outcome(lambda: complete_arguments(modelled, calls, args, named)[0])
+            actual = outcome(lambda: complete_arguments(modelled, calls, args, named)[0])
             expected = outcome(lambda: slowly(modelled, args, named))
             # An argument of the wrong kind that no size is read from is the library's to refuse.
-            assert found == expected or (isinstance(found, list) and expected[0] is TypeError)
+            assert actual == expected or (isinstance(actual, list) and expected[0] is TypeError)
 
     holds()
 
@@ -71,9 +71,9 @@ def test_a_known_form_is_not_worked_out_again(modelled, monkeypatch) -> None:
     complete_arguments(modelled, calls, (value("x", 2, 3), 7), {})
     for name in ("bind_arguments", "read_sizes", "allocate_output", "find_first_tensor"):
         monkeypatch.setattr(arrays, name, None)
-    full, made = complete_arguments(modelled, calls, (value("x", 4, 5), 7), {})
-    assert made.shape == (4, 10)
-    assert full[1] is made
+    full, output = complete_arguments(modelled, calls, (value("x", 4, 5), 7), {})
+    assert output.shape == (4, 10)
+    assert full[1] is output
 
 
 @pytest.mark.parametrize("wrong", [np.zeros(3, "float32"), None, "x", 3, [1.0]])
@@ -93,9 +93,9 @@ def test_an_output_is_like_the_first_tensor_and_errors_are_those_of_numpy(modell
     script = modelled._replace(arguments=(optional, x, y._replace(dims=("k",)), k))
     calls: dict[object, CallForm] = {}
     for bias in (torch.zeros(3), None, np.zeros(3, "float32")):
-        _, made = complete_arguments(script, calls, (bias, value("x", 2, 3), 4), {})
-        assert isinstance(made, torch.Tensor if isinstance(bias, torch.Tensor) else np.ndarray)
-        assert made.shape == (4,)
+        _, output = complete_arguments(script, calls, (bias, value("x", 2, 3), 4), {})
+        assert isinstance(output, torch.Tensor if isinstance(bias, torch.Tensor) else np.ndarray)
+        assert output.shape == (4,)
     for forms_so_far in ({}, calls):
         with pytest.raises(ValueError, match=r'output "y" .* -1'):
             complete_arguments(script, forms_so_far, (torch.zeros(3), value("x", 2, 3), -1), {})

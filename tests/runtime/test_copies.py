@@ -34,14 +34,14 @@ def call(kernel: Kernel) -> float:
 
 def test_a_copy_is_the_kernel_itself(built: Marks) -> None:
     layer = Layer(tilusbuild.load("mark", where=built.cache))
-    for made in (
+    for kernel_copy in (
         copy.copy(layer.kernel),
         copy.deepcopy(layer).kernel,
         copy.deepcopy({"a": [layer.kernel]})["a"][0],
         dataclasses.asdict(layer)["kernel"],
         dataclasses.replace(layer, size=3).kernel,
     ):
-        assert made is layer.kernel
+        assert kernel_copy is layer.kernel
 
 
 def test_copies_of_a_torch_module_and_its_average(built: Marks) -> None:

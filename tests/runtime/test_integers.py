@@ -61,11 +61,11 @@ extern "C" void taken(uint64_t *y, {PARAMETERS}) {{
 Call = Callable[[dict[str, Any]], list[int]]
 
 
-def taken(kernel: Any, values: dict[str, Any]) -> list[int]:
+def call_kernel(kernel: Any, values: dict[str, Any]) -> list[int]:
     """What a kernel of Python gets, as bits."""
     y = np.zeros(len(INTEGERS), "u8")
     kernel(y, *values.values())
-    return [int(each) for each in y]
+    return [int(number) for number in y]
 
 
 def plainly(path: str) -> Call:
@@ -76,8 +76,8 @@ def plainly(path: str) -> Call:
 
     def call(values: dict[str, Any]) -> list[int]:
         y = (ctypes.c_uint64 * len(INTEGERS))()
-        each = [kind(int(value)) for kind, value in zip(types, values.values(), strict=True)]
-        if library.launch(y, *each, None):
+        arguments = [kind(int(value)) for kind, value in zip(types, values.values(), strict=True)]
+        if library.launch(y, *arguments, None):
             raise ValueError(library.launch_error().decode())
         return list(y)
 
@@ -89,18 +89,18 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Cal
     """For each script the ways to call it, by their names."""
     files = {"tilus.toml": MANIFEST, "taken.cpp.j2": TEMPLATE, ".git": ""}
     project = Project.built(tmp_path_factory.mktemp("integers"), files)
-    found: dict[str, dict[str, Call]] = {}
+    calls_by_script: dict[str, dict[str, Call]] = {}
     for script in DISPATCH:
         kernel = tilusbuild.load(script, where=project.cache)
         program = project.cache / "programs" / kernel.programs[0].hash / "module" / "lib.so"
         ways: dict[str, Call] = {
-            "Python": partial(taken, kernel),
+            "Python": partial(call_kernel, kernel),
             "C, one program": plainly(str(program)),
         }
         for path in project.cache.glob(f"scripts/{script}/*/dispatch/lib*.so"):
             ways["C, dispatcher"] = plainly(str(path))
-        found[script] = ways
-    return found
+        calls_by_script[script] = ways
+    return calls_by_script
 
 
 values = st.one_of(st.sampled_from(EDGES), st.integers(-(2**65), 2**65))

@@ -30,8 +30,8 @@ def test_a_misspelt_variable_is_logged_once(built: Marks, monkeypatch, caplog) -
     option.warn_of_unknown_variables.cache_clear()
     for _ in range(2):
         tilusbuild.load("mark", where=built.cache)
-    said = 'TILUSBUILD_REQUIRE_SIGN is not a variable of tilusbuild: did you mean "TILUSBUILD_'
-    assert [each.partition("REQUIRE_SIGNED")[0] for each in caplog.messages] == [said]
+    expected = 'TILUSBUILD_REQUIRE_SIGN is not a variable of tilusbuild: did you mean "TILUSBUILD_'
+    assert [message.partition("REQUIRE_SIGNED")[0] for message in caplog.messages] == [expected]
 
 
 def test_outputs_left_out_are_allocated_and_returned(built: Marks) -> None:
@@ -40,11 +40,11 @@ def test_outputs_left_out_are_allocated_and_returned(built: Marks) -> None:
     for result in (kernel(x, 5), kernel(x=x, k=5), kernel(x, k=5)):
         assert result.dtype == np.float64
         np.testing.assert_array_equal(result, np.repeat(x, 2, axis=1) + 5)
-    given = np.empty((2, 6))
-    for call in (lambda: kernel(x, k=5, y=given), lambda: kernel(x, given, 5)):
-        given.fill(0)
+    output = np.empty((2, 6))
+    for call in (lambda: kernel(x, k=5, y=output), lambda: kernel(x, output, 5)):
+        output.fill(0)
         assert call() is None
-        np.testing.assert_array_equal(given, np.repeat(x, 2, axis=1) + 5)
+        np.testing.assert_array_equal(output, np.repeat(x, 2, axis=1) + 5)
 
 
 def test_torch_tensors_on_the_cpu(built: Marks) -> None:

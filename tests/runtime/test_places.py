@@ -39,29 +39,30 @@ class Made(NamedTuple):
 ALL = [Made(*words) for words in itertools.product("pq", TARGETS, (1, 2))]
 
 
-def files_of(made: Made) -> dict[str, str]:
-    number = f"{10 * 'pq'.index(made.project) + made.version}"
-    script = scale.script(target=made.target, schedules=1)
+def files_of(variant: Made) -> dict[str, str]:
+    number = f"{10 * 'pq'.index(variant.project) + variant.version}"
+    script = scale.script(target=variant.target, schedules=1)
     manifest = (
-        f'edition = 1\n[project]\nname = "{made.project}"\nversion = "{made.version}"\n'
-        f'[target.{made.target}]\narch = "{TARGETS[made.target]}"\n[package.{made.target}]\n'
+        f'edition = 1\n[project]\nname = "{variant.project}"\nversion = "{variant.version}"\n'
+        f'[target.{variant.target}]\narch = "{TARGETS[variant.target]}"\n'
+        f"[package.{variant.target}]\n"
     )
     template = scale.TEMPLATE.replace("a * x[i]", f"a * x[i] + {number}")
     return {"tilus.toml": manifest + script, "kernels/scale.cu.j2": template}
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[Made, Project]:
+def projects(tmp_path_factory: pytest.TempPathFactory) -> dict[Made, Project]:
     """Each, built into `.cache` beside its sources, and packed into `dist`."""
     needs_cxx()
     directory = tmp_path_factory.mktemp("made")
     cuda = FakeCuda(make_toolkit(str(directory / "cuda")))
     projects = {}
-    for each in ALL:
-        name = "-".join(map(str, each))
-        projects[each] = Project(directory / name, cuda.environment).write_all(files_of(each))
-        projects[each].run("build", "--cache-dir", ".cache")
-        projects[each].run("package", "--format", "dir", "--cache-dir", ".cache")
+    for variant in ALL:
+        name = "-".join(map(str, variant))
+        projects[variant] = Project(directory / name, cuda.environment).write_all(files_of(variant))
+        projects[variant].run("build", "--cache-dir", ".cache")
+        projects[variant].run("package", "--format", "dir", "--cache-dir", ".cache")
     return projects
 
 
@@ -100,12 +101,12 @@ class Machine:
 def expected(places: list[tuple[str, Made]], gpu: bool) -> str:
     """What `load` is to take. The project that serves the machine is alone; else each target is
     served by the project, or by the only other place that has it."""
-    own = {made for form, made in places if form == "project"}
-    if any(made.target == ("gpu" if gpu else "cpu") for made in own):
+    own = {variant for form, variant in places if form == "project"}
+    if any(variant.target == ("gpu" if gpu else "cpu") for variant in own):
         return format_made(own)
     chosen: set[Made] = set()
     for target in TARGETS if gpu else ("cpu",):
-        having = {made for _, made in places if made.target == target}
+        having = {variant for _, variant in places if variant.target == target}
         if len(having & own or having) > 1:
             return "tie"
         chosen |= having & own or having
@@ -116,8 +117,11 @@ def format_made(chosen: Iterable[Made]) -> str:
     return " + ".join(sorted(f"{m.project}{m.version} {m.target}" for m in chosen)) or "none"
 
 
-def taken(made: dict[Made, Project]) -> str:
-    hashes = {next((p.cache / "scripts/scale").iterdir()).name: each for each, p in made.items()}
+def find_origin(project_by_variant: dict[Made, Project]) -> str:
+    hashes = {
+        next((p.cache / "scripts/scale").iterdir()).name: variant
+        for variant, p in project_by_variant.items()
+    }
     try:
         chosen = loading._find_instances("scale", None, None, None, {})[0]
     except LoadError as error:
@@ -130,12 +134,12 @@ FORMS = ("wheel", "package", "project")
 
 @pytest.mark.parametrize("gpu", [False, True], ids=["without a GPU", "with a GPU"])
 @pytest.mark.parametrize("forms", list(itertools.product(FORMS, FORMS)), ids=" and ".join)
-def test_what_is_taken_of_two_places(forms, gpu, made, tmp_path, monkeypatch) -> None:
+def test_what_is_taken_of_two_places(forms, gpu, projects, tmp_path, monkeypatch) -> None:
     """Given two places that have one script, when it is loaded, then from the project around the
     working directory, or from whichever place has the machine's target; two are an error."""
     monkeypatch.setattr(device, "may_have_cuda", lambda: gpu)
     # Whether the first is of one project and version or of the other is all the same.
-    firsts = [each for each in ALL if each[::2] == ("p", 1)]
+    firsts = [variant for variant in ALL if variant[::2] == ("p", 1)]
     for number, pair in enumerate(itertools.product(firsts, ALL)):
         # Of one name there is one project, one wheel and one package at a time.
         same = pair[0][:2] == pair[1][:2]
@@ -144,9 +148,9 @@ def test_what_is_taken_of_two_places(forms, gpu, made, tmp_path, monkeypatch) ->
         places = list(zip(forms, pair, strict=True))
         with monkeypatch.context() as patch:
             machine = Machine(tmp_path / str(number), patch)
-            for form, each in sorted(places, key=lambda place: place[0] != "project"):
-                machine.put(form, made[each])
-            assert (taken(made), pair) == (expected(places, gpu), pair)
+            for form, variant in sorted(places, key=lambda item: item[0] != "project"):
+                machine.put(form, projects[variant])
+            assert (find_origin(projects), pair) == (expected(places, gpu), pair)
 
 
 @pytest.fixture
@@ -154,8 +158,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path / "machine", monkeypatch)
 
 
-def build_at(path: Path, made: Made) -> Project:
-    project = Project(path).write_all(files_of(made))
+def build_at(path: Path, variant: Made) -> Project:
+    project = Project(path).write_all(files_of(variant))
     project.run("build")
     return project
 
@@ -233,11 +237,11 @@ def test_a_project_is_known_again(machine: Machine, monkeypatch) -> None:
         tilusbuild.load("scale")
 
 
-def test_a_tie_says_what_resolves_it(machine: Machine, made: dict[Made, Project]) -> None:
+def test_a_tie_says_what_resolves_it(machine: Machine, projects: dict[Made, Project]) -> None:
     """Given a wheel and a package of one script, when it is loaded, then the error names both, and
     each remedy that it prints works."""
-    machine.put("wheel", made[Made("p", "cpu", 1)])
-    machine.put("package", made[Made("q", "cpu", 2)])
+    machine.put("wheel", projects[Made("p", "cpu", 1)])
+    machine.put("package", projects[Made("q", "cpu", 2)])
     with pytest.raises(LoadError, match="several places have scale") as caught:
         tilusbuild.load("scale")
     (where,) = re.findall("where='(.*?)'", str(caught.value))
@@ -248,11 +252,13 @@ def test_a_tie_says_what_resolves_it(machine: Machine, made: dict[Made, Project]
     assert added() == 1
 
 
-def test_an_installation_warns_of_a_tie(machine: Machine, made: dict[Made, Project]) -> None:
+def test_an_installation_warns_of_a_tie(machine: Machine, projects: dict[Made, Project]) -> None:
     """Given a package in a cache, when another project's is installed, then of the same target with
     a warning, and of another target without."""
-    machine.put("package", made[Made("p", "cpu", 1)])
+    machine.put("package", projects[Made("p", "cpu", 1)])
     for target in TARGETS:
-        (package,) = (made[Made("q", target, 1)].directory / "dist").iterdir()
-        said = command_line.run(machine.work, "install", package).err
-        assert ("warning: package p-cpu 1 has scale cpu, too" in said) == (target == "cpu"), said
+        (package,) = (projects[Made("q", target, 1)].directory / "dist").iterdir()
+        stderr = command_line.run(machine.work, "install", package).err
+        assert ("warning: package p-cpu 1 has scale cpu, too" in stderr) == (target == "cpu"), (
+            stderr
+        )

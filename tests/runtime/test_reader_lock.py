@@ -17,10 +17,10 @@ HASHES = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(1000)]
 def locks(tmp_path: Path) -> Locks:
     """The locks of a tree in which every script was published."""
     (tmp_path / "locks").mkdir()
-    found = Locks(str(tmp_path))
+    tree_locks = Locks(str(tmp_path))
     for name in HASHES:
-        found.make_lock_file(LockName("read", name))
-    return found
+        tree_locks.make_lock_file(LockName("read", name))
+    return tree_locks
 
 
 def open_files() -> int:
@@ -59,17 +59,17 @@ def test_the_lock_of_a_tree_that_was_made_again_is_another(tmp_path: Path, locks
 
 def test_a_child_keeps_what_its_parent_lets_go(tmp_path: Path, locks: Locks) -> None:
     lock = ReaderLock(str(tmp_path), [HASHES[0]])
-    go, told = os.pipe()
+    go, write_end = os.pipe()
     child = os.fork()
     if not child:
-        os.close(told)
+        os.close(write_end)
         os.read(go, 1)  # until the parent has looked
         os._exit(0)
     del lock
     try:
         assert not locks.is_lock_free(LockName("read", HASHES[0]))
     finally:
-        os.close(told)
+        os.close(write_end)
         os.waitpid(child, 0)
         os.close(go)
     assert locks.is_lock_free(LockName("read", HASHES[0]))

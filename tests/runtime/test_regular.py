@@ -94,16 +94,16 @@ def relative(path: Path) -> str:
 
 
 def test_files_are_opened_in_one_way() -> None:
-    found = {
+    calls_by_path = {
         relative(path): calls
         for path in PACKAGE.rglob("*.py")
         if (calls := list(opened_otherwise(path)))
     }
-    strangers = {name: calls for name, calls in found.items() if name not in ALLOWED}
+    strangers = {name: calls for name, calls in calls_by_path.items() if name not in ALLOWED}
     assert not strangers, (
         "use tilusbuild.runtime.regular (or state.files.write_output for what users name)"
     )
-    assert set(ALLOWED) <= set(found), "exceptions that are no longer needed"
+    assert set(ALLOWED) <= set(calls_by_path), "exceptions that are no longer needed"
 
 
 KINDS = ["a FIFO", "a socket", "a character device", "a block device", "a link to a FIFO"]
@@ -113,8 +113,8 @@ def make(path: Path, kind: str) -> None:
     if kind == "a FIFO":
         os.mkfifo(path)
     elif kind == "a socket":
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(os.path.relpath(path))
+        with socket.socket(socket.AF_UNIX) as unix_socket:
+            unix_socket.bind(os.path.relpath(path))
     elif kind.endswith("device"):
         if os.geteuid() != 0:
             pytest.skip("only root makes devices")

@@ -105,8 +105,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scripts(directory: Path) -> dict[str, Script]:
-    found = (read_script(str(p)) for p in (directory / ".cache" / "scripts" / "fill").iterdir())
-    return {script.target: script for script in found}
+    script_list = (
+        read_script(str(p)) for p in (directory / ".cache" / "scripts" / "fill").iterdir()
+    )
+    return {script.target: script for script in script_list}
 
 
 Called = tuple[list[str], list[str]]
@@ -140,15 +142,15 @@ def called(project: Path, tmp_path: Path) -> Callable[..., Called]:
 
 def test_each_gpu_has_its_own_code_and_its_own_table(called: Callable[..., Called]) -> None:
     calls = ((0, 100, 64), (1, 100, 32), (0, 1000, 64), (1, 1000, 64), (1, 100, 32), (0, 100, 64))
-    said, launches = called("90 80", *(call[:2] for call in calls))
-    assert said == ["chosen"] * 6
+    results, launches = called("90 80", *(call[:2] for call in calls))
+    assert results == ["chosen"] * 6
     assert launches == [f"primary{gpu} block={threads},1,1" for gpu, _, threads in calls]
 
 
 def test_the_only_gpu_alone_and_beside_the_cpu(called: Callable[..., Called]) -> None:
-    said, launches = called("80", (0, 100), (0, 1000), (0, 100))
-    assert said == ["chosen"] * 3
+    results, launches = called("80", (0, 100), (0, 1000), (0, 100))
+    assert results == ["chosen"] * 3
     assert [line.split("=")[1] for line in launches] == ["32,1,1", "64,1,1", "32,1,1"]
-    said, launches = called("90", (0, 100), (-1, 100), (0, 100), (-1, 100))
-    assert said == ["chosen", "chosen and ran"] * 2
+    results, launches = called("90", (0, 100), (-1, 100), (0, 100), (-1, 100))
+    assert results == ["chosen", "chosen and ran"] * 2
     assert len(launches) == 2

@@ -88,8 +88,8 @@ def test_every_command_uses_the_cache_of_a_build(layout, tmp_path, monkeypatch) 
     command_line.run(start, "run", "twice", "--size", "n=1")
     assert option.get_cache_dir() == str(built)
     x = np.ones(1, "float32")
-    for place in (None, start.parent):
-        kernel = tilusbuild.load("twice", where=place)
+    for search_root in (None, start.parent):
+        kernel = tilusbuild.load("twice", where=search_root)
         assert f"{built}/" in kernel.explain()
         np.testing.assert_array_equal(kernel(x), 2 * x)
     assert cache_dirs(tmp_path) == [built]

@@ -24,8 +24,8 @@ ALONE = ["unshare", "-n", "env", "-i", "HOME=/nonexistent", "DEVICE=cpu"]
 def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small kit of what runs without a GPU, unpacked elsewhere."""
     needs_cxx()
-    made = tmp_path_factory.mktemp("made")
-    command = [sys.executable, str(ROOT / "scripts/device_kit/make.py"), "--output", str(made)]
+    directory = tmp_path_factory.mktemp("made")
+    command = [sys.executable, str(ROOT / "scripts/device_kit/make.py"), "--output", str(directory)]
     ended = subprocess.run(
         [*command, "--examples", "quickstart", "--host"],
         capture_output=True,
@@ -35,12 +35,12 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "No matching distribution" in ended.stderr:
         pytest.skip("the kit's wheels come from PyPI, which pip does not reach")
     assert ended.returncode == 0, ended.stderr
-    there = tmp_path_factory.mktemp("there")
-    with tarfile.open(made / "device-kit.tar.gz") as tar:
-        tar.extractall(there)
-    shutil.rmtree(made / "device-kit")
-    (made / "device-kit-cache").rename(there / "device-kit-cache")
-    return there / "device-kit"
+    destination = tmp_path_factory.mktemp("there")
+    with tarfile.open(directory / "device-kit.tar.gz") as tar:
+        tar.extractall(destination)
+    shutil.rmtree(directory / "device-kit")
+    (directory / "device-kit-cache").rename(destination / "device-kit-cache")
+    return destination / "device-kit"
 
 
 def ran(kit: Path, *words: str, status: int = 0, **variables: str) -> dict[str, Any]:
@@ -53,15 +53,22 @@ def ran(kit: Path, *words: str, status: int = 0, **variables: str) -> dict[str, 
     if not (tools / "dirname").exists():
         (tools / "dirname").symlink_to(shutil.which("dirname") or "")
     python = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
-    given = [f"{name}={value}" for name, value in variables.items()]
-    command = [*ALONE, f"PATH={tools}", f"PYTHON={python}", *given, "/bin/sh", str(kit / "run.sh")]
+    arguments = [f"{name}={value}" for name, value in variables.items()]
+    command = [
+        *ALONE,
+        f"PATH={tools}",
+        f"PYTHON={python}",
+        *arguments,
+        "/bin/sh",
+        str(kit / "run.sh"),
+    ]
     command += words
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     assert ended.returncode == status, ended.stdout + ended.stderr
     shown = [line for line in ended.stdout.splitlines() if line and not line.endswith("…")]
     assert 0 < len(shown) <= 60
-    found: dict[str, Any] = json.loads((kit / "results.json").read_text())
-    return found["steps"]
+    report: dict[str, Any] = json.loads((kit / "results.json").read_text())
+    return report["steps"]
 
 
 def test_everything_that_needs_no_gpu_runs_and_its_results_come_back(
@@ -83,10 +90,10 @@ def test_everything_that_needs_no_gpu_runs_and_its_results_come_back(
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         copy(ROOT / name, tmp_path / name)
-    said = taken_back(kit, tmp_path)
-    assert said[0] == "docs/performance.md: On a device"
-    assert said[1].startswith("quickstart-rms_norm.cpu: tuned/rms_norm.jsonl: ")
-    assert said[1].endswith(" rows, 2 new, 0 changed")
+    messages = taken_back(kit, tmp_path)
+    assert messages[0] == "docs/performance.md: On a device"
+    assert messages[1].startswith("quickstart-rms_norm.cpu: tuned/rms_norm.jsonl: ")
+    assert messages[1].endswith(" rows, 2 new, 0 changed")
     page = (tmp_path / "docs/performance.md").read_text()
     section = page.partition("## On a device\n")[2].partition("\n## ")[0]
     assert get_cpu().name in section
@@ -129,9 +136,9 @@ def test_failures_come_first_on_the_page(tmp_path: Path) -> None:
         "calls": {"result": {"rows": rows, "ended": 0}},
         "tune": {"left out": "no time was left"},
     }
-    found = {"schema": 1, "steps": steps}
+    report = {"schema": 1, "steps": steps}
     (tmp_path / "device-kit").mkdir()
-    (tmp_path / "device-kit/results.json").write_text(json.dumps(found))
+    (tmp_path / "device-kit/results.json").write_text(json.dumps(report))
     taken_back(tmp_path / "device-kit", tmp_path)
     section = page.read_text().partition("device-results -->\n\n")[2].partition("\n<!--")[0]
     failures = ["- check: `check packages/gemm --only 3`: incorrect"] * 3
@@ -158,17 +165,17 @@ def test_a_wrong_program_fails_the_run_and_is_named(kit: Path) -> None:
 def kit_with_gpu(kit: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A kit of the default schedules, for GPUs too, beside a driver that writes down what it is
     asked."""
-    made = tmp_path_factory.mktemp("gpu")
+    directory = tmp_path_factory.mktemp("gpu")
     others = shutil.ignore_patterns("packages", "cache", "site", "results.json")
-    shutil.copytree(kit, made / "device-kit", ignore=others)
-    (made / "device-kit" / "packages").mkdir()
+    shutil.copytree(kit, directory / "device-kit", ignore=others)
+    (directory / "device-kit" / "packages").mkdir()
     make = runpy.run_path(str(ROOT / "scripts/device_kit/make.py"))
-    work = made / "device-kit-work"
-    make["package"]("quickstart", work, made / "device-kit", level=0, host=False)
-    source, library = TESTS / "tune/fake_gpu.c", made / "libcuda.so.1"
+    work = directory / "device-kit-work"
+    make["package"]("quickstart", work, directory / "device-kit", level=0, host=False)
+    source, library = TESTS / "tune/fake_gpu.c", directory / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    (made / "sitecustomize.py").write_text(DEV)
-    return made / "device-kit"
+    (directory / "sitecustomize.py").write_text(DEV)
+    return directory / "device-kit"
 
 
 DEV = """\
@@ -184,10 +191,10 @@ def ran_on_gpu(kit: Path, log: Path, **variables: str) -> tuple[dict[str, Any], 
     """The results of a run on the driver, whose kernels do nothing, and the launches that it was
     asked for."""
     log.touch()
-    here = dict.fromkeys(("LD_LIBRARY_PATH", "PYTHONPATH"), str(kit.parent))
+    path_variables = dict.fromkeys(("LD_LIBRARY_PATH", "PYTHONPATH"), str(kit.parent))
     fake = {"FAKE_GPU_LOG": str(log), "FAKE_GPU_IDLE": "1", **variables}
     only = ("--only", "check,calls,tune,tests/gpu")
-    steps = ran(kit, *only, status=1, DEVICE="", **here, **fake)
+    steps = ran(kit, *only, status=1, DEVICE="", **path_variables, **fake)
     lines = map(str.split, log.read_text().splitlines())
     return steps, [words[1:] for words in lines if words[0] == "launch"]
 
@@ -223,7 +230,7 @@ def test_a_gpu_is_called_as_the_manifest_says(
     assert steps["calls"]["result"]["ended"] == ["ModuleNotFoundError: No module named 'torch'"]
     tuned = steps["tune"]["result"]["quickstart-rms_norm.cuda"]
     answers = [json.loads(line) for line in tuned["log"]]
-    statuses = {each["status"] for each in answers if each["what"] == "check"}
+    statuses = {answer["status"] for answer in answers if answer["what"] == "check"}
     assert (tuned["ended"], statuses) == (1, {"incorrect"})
     monkeypatch.syspath_prepend(ROOT / "scripts/device_kit")
     failures = runpy.run_path(str(ROOT / "scripts/device_kit/results.py"))["failures"]

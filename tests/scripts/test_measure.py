@@ -150,9 +150,9 @@ def numbers(table: str) -> dict[str, list[int]]:
 
 def test_a_revision_is_counted_beside_the_working_tree(measure: Measure, repository: Path) -> None:
     (repository / "tilusbuild/new.py").write_text("class Entry:\n    pass\n")
-    found = numbers(measure("--rev", "before", "--rev", ".").stdout)
-    assert {name: cells[0] for name, cells in found.items()} == COUNTED
-    assert (found["files"], found["classes"]) == ([2, 3], [4, 5])
+    cells_by_name = numbers(measure("--rev", "before", "--rev", ".").stdout)
+    assert {name: cells[0] for name, cells in cells_by_name.items()} == COUNTED
+    assert (cells_by_name["files"], cells_by_name["classes"]) == ([2, 3], [4, 5])
 
 
 def test_names_comments_and_ignored_errors_are_counted(measure: Measure, repository: Path) -> None:

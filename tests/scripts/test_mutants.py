@@ -29,10 +29,10 @@ def test_operators_conditions_and_constants_are_changed_and_types_are_not() -> N
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    found = list(module.mutants("a.py", TEXT))
-    texts = [mutant.of(TEXT) for mutant in found]
+    mutants = list(module.mutants("a.py", TEXT))
+    texts = [mutant.of(TEXT) for mutant in mutants]
     assert all(ast.dump(ast.parse(text)) != ast.dump(ast.parse(TEXT)) for text in texts)
-    changes = sorted((m.line, TEXT[m.begin : m.end].decode(), m.new) for m in found)
+    changes = sorted((m.line, TEXT[m.begin : m.end].decode(), m.new) for m in mutants)
     assert changes == [
         (6, "1", "2"),
         (8, "*", "//"),

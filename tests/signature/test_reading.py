@@ -40,7 +40,7 @@ class Source:
     def __init__(self, random: random.Random, number: int) -> None:
         self.random, self.number, self.is_sure = random, number, True
         self.before = ""
-        parameters = [self.parameter(place) for place in range(random.randrange(6))]
+        parameters = [self.parameter(index) for index in range(random.randrange(6))]
         inside = f",{self.gap()}".join(parameters) or random.choice(["", "void", " void "])
         bounds = [
             "",
@@ -86,10 +86,10 @@ class Source:
         self.before += how.format(of=of, name=name) + self.random.choice(["\n", " // a type\n"])
         return name
 
-    def unsure(self, place: int) -> str:
+    def unsure(self, index: int) -> str:
         self.is_sure = False
-        name = f"p{place}"
-        twice = f"U{self.number}_{place}"
+        name = f"p{index}"
+        twice = f"U{self.number}_{index}"
         if self.random.random() < 0.2:
             self.before += f"namespace s{twice} {{ using {twice} = float; }}\n"
             self.before += f"typedef double {twice};\n"
@@ -97,17 +97,17 @@ class Source:
         others = f"float **{name}", f"Other {name}", f"const int &{name}", f"float *{name}[2]"
         return self.random.choice([*others, f"void (*{name})(int)"])
 
-    def parameter(self, place: int) -> str:
+    def parameter(self, index: int) -> str:
         choose = self.random.choice
         if self.random.random() < 0.05:
-            return self.unsure(place)
+            return self.unsure(index)
         of = choose(SPELLINGS)
         while self.random.random() < 0.3:
             of = self.alias(of if self.random.random() < 0.8 else f"const {of}")
         space = self.gap() or " "
         if self.random.random() < 0.4:
             of = choose([f"const{space}{of}", f"{of}{space}const", f"volatile {of}"])
-        name = f"p{place}"
+        name = f"p{index}"
         if self.random.random() < 0.4:
             return f"{choose(['', '[[maybe_unused]] '])}{of}{space} {name}"
         if self.random.random() < 0.2:
@@ -136,7 +136,7 @@ def test_what_is_read_is_what_a_compiler_takes(compiler: str, seed: int, tmp_pat
     for number in range(60):
         source = Source(random.Random(1000 * seed + number), number)
         (kernel,) = KernelSource(source.text, jinja=bool(number % 2)).kernels
-        is_read = not kernel.problem and all(each.dtype for each in kernel.parameters)
+        is_read = not kernel.problem and all(parameter.dtype for parameter in kernel.parameters)
         assert kernel.name == f"k{number}", source.text
         sure, read = sure + source.is_sure, read + is_read
         assert is_read == source.is_sure, (source.text, kernel)
@@ -144,8 +144,10 @@ def test_what_is_read_is_what_a_compiler_takes(compiler: str, seed: int, tmp_pat
         unit += source.text if is_read or compiler == "g++" else ""
         if is_read:
             types = [
-                c_type(each.dtype, is_pointer=each.is_pointer, is_const=each.is_const)
-                for each in kernel.parameters
+                c_type(
+                    parameter.dtype, is_pointer=parameter.is_pointer, is_const=parameter.is_const
+                )
+                for parameter in kernel.parameters
             ]
             wanted = f"void (*)({', '.join(types)})"
             unit += (

@@ -79,15 +79,15 @@ class TestArgument:
 
 class TestSignature:
     def test_bare_integers_in_shapes_are_dimensions(self):
-        found = read(a="f16*[m, k]", m="i32", k="i64", alpha="f32", steps="i32")
-        assert [argument.name for argument in found.dimensions] == ["m", "k"]
-        assert [a.name for a in found.callable_arguments] == ["a", "alpha", "steps"]
+        signature = read(a="f16*[m, k]", m="i32", k="i64", alpha="f32", steps="i32")
+        assert [argument.name for argument in signature.dimensions] == ["m", "k"]
+        assert [a.name for a in signature.callable_arguments] == ["a", "alpha", "steps"]
 
         # A name within an expression is passed.
-        found = read(x="f32*[n * 2]", n="i32")
-        assert [a.name for a in found.callable_arguments] == ["x", "n"]
-        found = read(x="f32*[n, n+1]", n="i32")
-        assert found.format_text() == "x: f32*[n, (n + 1)]\nn: i32 dimension\n"
+        signature = read(x="f32*[n * 2]", n="i32")
+        assert [a.name for a in signature.callable_arguments] == ["x", "n"]
+        signature = read(x="f32*[n, n+1]", n="i32")
+        assert signature.format_text() == "x: f32*[n, (n + 1)]\nn: i32 dimension\n"
 
     @pytest.mark.parametrize(
         ("texts", "name", "message"),
@@ -109,7 +109,9 @@ class TestSignature:
     def test_a_misspelt_dimension_gets_a_suggestion(self):
         with pytest.raises(SignatureError) as caught:
             read(x="f32*[rowz]", rows="i32")
-        assert caught.value.hint.startswith('did you mean "rows"?\nor declare it: args.rowz = ')
+        assert (caught.value.hint or "").startswith(
+            'did you mean "rows"?\nor declare it: args.rowz = '
+        )
 
     def test_names_are_unique_and_no_constants(self):
         twice = [parse_argument(Argument("x", "i32"))] * 2
@@ -129,8 +131,8 @@ class TestResolve:
             constants=["dtype", "hidden"],
         )
         for value in ("bf16", "__nv_bfloat16"):  # also as C++ has it, for the kernel's name
-            found = resolve_constants(declared, {"dtype": value, "hidden": 64, "other": 1.5})
-            assert found.format_text() == "x: bf16*[n, 64, (128 + n)]\nn: i32 dimension\n"
+            signature = resolve_constants(declared, {"dtype": value, "hidden": 64, "other": 1.5})
+            assert signature.format_text() == "x: bf16*[n, 64, (128 + n)]\nn: i32 dimension\n"
         product = parse_argument(Argument("x", "f32*[a * b]"))
         declared = join_arguments([product], constants=["a", "b"])
         assert resolve_constants(declared, {"a": 6, "b": 7}).arguments[0].dims == (42,)

@@ -27,8 +27,8 @@ def key(request: pytest.FixtureRequest, keys: Path) -> Path:
 @pytest.fixture
 def package(packed: Path, tmp_path: Path, key: Path) -> Path:
     """A package as a directory, signed."""
-    (found,) = [path.parent for path in packed.glob("*/tilus-package.json")][:1]
-    directory = Path(shutil.copytree(found, tmp_path / "package"))
+    (packed_directory,) = [path.parent for path in packed.glob("*/tilus-package.json")][:1]
+    directory = Path(shutil.copytree(packed_directory, tmp_path / "package"))
     sign(directory, key)
     return directory
 
@@ -155,11 +155,13 @@ def test_what_was_changed_is_refused(package: Path, key: Path, case: str) -> Non
     change(package)
     with pytest.raises(LoadError, match=why):
         signed.check_signatures(map(str, package.glob("scripts/*/*")), str(key))
-    there = {n: (package / n).read_bytes() for n in (SIGNATURE,) if (package / n).exists()}
+    content_by_name = {
+        n: (package / n).read_bytes() for n in (SIGNATURE,) if (package / n).exists()
+    }
     data = (package / "tilus-package.json").read_bytes()
     if why in ("is not a signature", "is not signed by"):
         with pytest.raises(PackageError, match=why):
-            signing.check_signature(data, there, key=str(key))
+            signing.check_signature(data, content_by_name, key=str(key))
 
 
 def test_install_brings_in_what_the_key_signed_and_nothing_else(

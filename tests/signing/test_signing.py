@@ -28,11 +28,13 @@ def signed(keys: Path, contents: Contents) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("key", ["ed25519", "p256"])
 def test_what_a_key_signed_its_public_key_accepts(keys: Path, contents: Contents, key: str) -> None:
-    made = make_attester(str(keys / f"{key}.pem"))(contents)
-    assert set(made) == set(names.BESIDE)
-    found = check_signature(contents.encoded, made, key=str(keys / f"{key}.pub"))
-    assert found[names.SIGNATURE]["releaseId"] == contents.digest
-    assert found[names.SBOM]["bomFormat"] == "CycloneDX"
+    attestations = make_attester(str(keys / f"{key}.pem"))(contents)
+    assert set(attestations) == set(names.BESIDE)
+    statement_by_name = check_signature(
+        contents.encoded, attestations, key=str(keys / f"{key}.pub")
+    )
+    assert statement_by_name[names.SIGNATURE]["releaseId"] == contents.digest
+    assert statement_by_name[names.SBOM]["bomFormat"] == "CycloneDX"
 
 
 def test_the_same_package_has_the_same_statements_and_ed25519_signatures(
@@ -61,7 +63,7 @@ def test_an_invalid_key_is_reported(tmp_path: Path, keys: Path) -> None:
 
 def test_the_statements_name_no_host_no_user_and_no_time(contents: Contents) -> None:
     for statement in signing.make_statements(contents).values():
-        said = json.loads(statement)
-        assert said["subject"] == [{"name": names.LIST, "digest": {"sha256": contents.digest}}]
+        document = json.loads(statement)
+        assert document["subject"] == [{"name": names.LIST, "digest": {"sha256": contents.digest}}]
         assert "timestamp" not in statement.decode().lower()
         assert "startedon" not in statement.decode().lower()

@@ -93,9 +93,9 @@ def spec_of(drawn: Mapping[str, Any]) -> SpaceSpec:
     )
 
 
-def told(schedules: Any) -> list[tuple[int, str]]:
+def describe(schedules: Any) -> list[tuple[int, str]]:
     """With the types of the values, the signs of zeros, and the order of names."""
-    return [(each.index, repr(dict(each.values))) for each in schedules]
+    return [(schedule.index, repr(dict(schedule.values))) for schedule in schedules]
 
 
 @settings(derandomize=True, max_examples=125)
@@ -115,18 +115,18 @@ def test_columns_are_the_points(drawn: dict[str, Any], data: st.DataObject) -> N
             space.take_all()
         return
     every = space.take_all()
-    assert told(every) == expected
-    assert told(space) == expected
+    assert describe(every) == expected
+    assert describe(space) == expected
     count = min(7, len(points))
     chosen = data.draw(st.lists(st.integers(0, len(points) - 1), min_size=1, max_size=count))
-    assert told(space.take_points(chosen)) == [expected[place] for place in chosen]
-    assert told([every[chosen[0]]]) == [expected[chosen[0]]]
+    assert describe(space.take_points(chosen)) == [expected[index] for index in chosen]
+    assert describe([every[chosen[0]]]) == [expected[chosen[0]]]
     names, columns = [*every.columns], [column[:] for column in every.columns.values()]
     known = KnownSpace(space.count, 1, "asked", chosen[0], None, names, columns)
     kept, default = msgpack.decode(msgpack.encode(known), type=KnownSpace).restore_schedules()
-    assert told(kept) == expected
+    assert describe(kept) == expected
     assert default is not None
-    assert told([default]) == [expected[chosen[0]]]
+    assert describe([default]) == [expected[chosen[0]]]
 
 
 def test_a_published_space_is_decoded_alike_both_ways(published: Published) -> None:
@@ -134,14 +134,14 @@ def test_a_published_space_is_decoded_alike_both_ways(published: Published) -> N
     space, draw = Space(published.spec), random.Random(3)
     every = space.take_all()
     some = sorted(draw.sample(range(space.count), 500))
-    assert told(space.take_points(some)) == told(every[place] for place in some)
+    assert describe(space.take_points(some)) == describe(every[index] for index in some)
 
 
 def test_a_schedule_is_made_only_of_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
+    indices = []
 
     def make(index: int, values: Mapping[str, Value]) -> Schedule:
-        made.append(index)
+        indices.append(index)
         return Schedule(index, values)
 
     parameters = tuple(Parameter((name,), tuple((v,) for v in range(100))) for name in "ab")
@@ -149,4 +149,4 @@ def test_a_schedule_is_made_only_of_what_is_asked_for(monkeypatch: pytest.Monkey
     monkeypatch.setattr("tilusbuild.space.model.Schedule", make)
     assert isinstance(every, Schedules)
     assert every[4321].values == {"a": 43, "b": 21, "c": 903}
-    assert made == [4321]
+    assert indices == [4321]

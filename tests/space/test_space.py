@@ -58,8 +58,8 @@ def test_an_inactive_parameter_is_pinned_and_its_points_collapse() -> None:
     )
     points = [tuple(s.values.values()) for s in Space(spec)]
     assert points == [(False, 1), (False, 2), (False, 4), (True, 1)]
-    found = report_space(build_model(spec))
-    assert (found.cartesian, found.conditional, found.count) == (6, 2, 4)
+    report = report_space(build_model(spec))
+    assert (report.cartesian, report.conditional, report.count) == (6, 2, 4)
 
 
 def test_schedules_cannot_be_changed() -> None:
@@ -181,19 +181,19 @@ class TestLevels:
 class TestReport:
     def test_what_each_rule_removes(self) -> None:
         spec = make_spec(TILES, {"wide": "block_n >= block_m", "small": "block_m <= 32"})
-        found = report_space(build_model(spec))
-        wide, small = found.rules
+        report = report_space(build_model(spec))
+        wide, small = report.rules
         assert (wide.removed, wide.alone) == (18, 18)
         assert (small.removed, small.alone) == (9, 24)
-        assert found.count == 21
+        assert report.count == 21
 
     def test_counts_do_not_need_the_product(self) -> None:
         spec = make_spec(
             {f"p{i}": range(1000) for i in range(12)}, {f"r{i}": f"p{i} < 10" for i in range(12)}
         )
-        found = report_space(build_model(spec))
-        assert found.count == 10**12
-        assert found.rules[0].removed == 990 * 1000**11
+        report = report_space(build_model(spec))
+        assert report.count == 10**12
+        assert report.rules[0].removed == 990 * 1000**11
 
     def test_a_count_that_would_take_too_long_is_left_out(self) -> None:
         spec = make_spec({"a": range(100), "b": range(100)}, {"r": "a < b"})

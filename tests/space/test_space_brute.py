@@ -149,9 +149,9 @@ def test_a_space_that_is_not_counted_has_the_same_points(
     other = {**some, "a": drawn["a"][0], "b": drawn["b"][0]}
     assert (place_of(opened, other) is None) == (place_of(counted, other) is None)
     few, more = (opened.sample_points(min(n, len(expected)), seed) for n in (2, 4))
-    assert len({each.index for each in more}) == min(4, len(expected))
-    assert {each.index for each in few} <= {each.index for each in more}
-    assert all(dict(each.values) in expected for each in more)
+    assert len({schedule.index for schedule in more}) == min(4, len(expected))
+    assert {schedule.index for schedule in few} <= {schedule.index for schedule in more}
+    assert all(dict(schedule.values) in expected for schedule in more)
 
 
 def first(space: Space, partial: Mapping[str, Value]) -> Mapping[str, Value] | str:
@@ -175,13 +175,13 @@ def test_points_of_a_space_that_is_not_counted_are_equally_likely(monkeypatch) -
     assert all(8 <= count <= 48 for count in counts.values()), counts
 
 
-def check_report(found: SpaceReport, count: int) -> None:
-    assert found.count == count
-    assert found.conditional is not None
-    assert 0 <= found.conditional <= found.cartesian
-    removed = [rule.removed for rule in found.rules]
-    assert all(each is not None and each >= 0 for each in removed)
-    assert found.cartesian - found.conditional - sum(filter(None, removed)) == count
+def check_report(report: SpaceReport, count: int) -> None:
+    assert report.count == count
+    assert report.conditional is not None
+    assert 0 <= report.conditional <= report.cartesian
+    removed = [rule.removed for rule in report.rules]
+    assert all(removal is not None and removal >= 0 for removal in removed)
+    assert report.cartesian - report.conditional - sum(filter(None, removed)) == count
 
 
 def test_a_rule_over_all_parameters_looks_ahead() -> None:
@@ -200,11 +200,11 @@ def test_small_blocks_and_large_ranks_change_nothing(monkeypatch: pytest.MonkeyP
     parameters = tuple(Parameter((n,), tuple((v,) for v in range(1, 6))) for n in "pqrst")
     rules = (("order", parse_expression("p <= q <= r")), ("sum", parse_expression("r + s + t < 9")))
     spec = SpaceSpec(parameters, restrict=rules)
-    whole = [dict(s.values) for s in Space(spec)]
+    points = [dict(s.values) for s in Space(spec)]
     monkeypatch.setattr(join_module, "BLOCK", 7)
     monkeypatch.setattr(join_module, "MAX_RANK", 6)
     pieces = Space(spec)
-    assert [dict(s.values) for s in pieces] == whole
-    assert [place_of(pieces, point) for point in whole] == list(range(len(whole)))
+    assert [dict(s.values) for s in pieces] == points
+    assert [place_of(pieces, point) for point in points] == list(range(len(points)))
     assert place_of(pieces, {"p": 5, "q": 1, "r": 1, "s": 1, "t": 1}) is None
-    assert pieces.complete_point({"t": 3}).values == next(p for p in whole if p["t"] == 3)
+    assert pieces.complete_point({"t": 3}).values == next(p for p in points if p["t"] == 3)

@@ -17,22 +17,22 @@ def test_the_published_counts(published: Any) -> None:
 
 def test_random_combinations_are_in_the_space_exactly_when_the_rules_hold(published: Any) -> None:
     space, spec, draw = Space(published.spec), published.spec, random.Random(7)
-    found = 0
+    member_count = 0
     for _ in range(600):
         values = {p.names[0]: draw.choice(p.values)[0] for p in spec.parameters}
         env = {**spec.constants, **values}
-        for name, expr in sorted(spec.derived, key=lambda each: len(each[1].names & {"halo"})):
+        for name, expr in sorted(spec.derived, key=lambda item: len(item[1].names & {"halo"})):
             env[name] = expr.evaluate(env)
         index = place_of(space, values)
         assert (index is not None) == all(expr.evaluate(env) for _, expr in spec.restrict)
         if index is not None:
-            found += 1
+            member_count += 1
             assert {name: space[index].values[name] for name in values} == values
-    assert found > 3
+    assert member_count > 3
 
 
 def test_the_report_of_a_published_space_adds_up(published: Any) -> None:
-    found = report_space(build_model(published.spec))
-    removed = sum(rule.removed or 0 for rule in found.rules)
-    assert found.cartesian - removed == found.count == published.count
-    assert not any(rule.empties for rule in found.rules)
+    report = report_space(build_model(published.spec))
+    removed = sum(rule.removed or 0 for rule in report.rules)
+    assert report.cartesian - removed == report.count == published.count
+    assert not any(rule.empties for rule in report.rules)

@@ -44,12 +44,12 @@ def test_a_tree_is_its_names_and_contents_wherever_it_is(tmp_path: Path) -> None
         (tmp_path / name / "sub").mkdir(parents=True)
         (tmp_path / name / "a.h").write_text("a")
         (tmp_path / name / "sub/b.h").write_text("b")
-    here, there = (
+    first_digest, second_digest = (
         memory.digest_tree(str(tmp_path / n), "all", everything) for n in ("here", "there")
     )
-    assert here == there
+    assert first_digest == second_digest
     (tmp_path / "there/a.h").rename(tmp_path / "there/c.h")
-    assert memory.digest_tree(str(tmp_path / "there"), "all", everything) != here
+    assert memory.digest_tree(str(tmp_path / "there"), "all", everything) != first_digest
 
 
 def test_what_is_not_selected_is_not_in_a_tree(tmp_path: Path) -> None:
@@ -101,17 +101,17 @@ def test_a_directory_that_cannot_be_read_just_now_is_not_left_out_of_a_tree(
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that were read."""
-    found: list[str] = []
+    names: list[str] = []
     real = sha256_file
 
     def counted(path: str) -> str:
-        found.append(os.path.basename(path))
+        names.append(os.path.basename(path))
         return real(path)
 
     monkeypatch.setattr(digests, "sha256_file", counted)
     # As if everything were old enough to trust its stamp: the rule itself is tested beside it.
     monkeypatch.setattr(digests, "are_settled", lambda stamps, time: True)
-    return found
+    return names
 
 
 @pytest.fixture

@@ -21,59 +21,63 @@ def directory(path: Path, text: str) -> Path:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def stage(tmp_path: Path) -> Path:
     (tmp_path / "aside").mkdir()
     return directory(tmp_path / "made", "new")
 
 
-def test_publishing_replaces_a_directory_and_keeps_the_old_one_aside(tmp_path, made) -> None:
-    place = directory(tmp_path / "place", "old")
-    replace_directory(str(made), str(place), str(tmp_path / "aside"))
-    assert (place / "file").read_text() == "new"
-    assert [each.read_text() for each in (tmp_path / "aside").glob("*/file")] == ["old"]
-    assert not made.exists()
+def test_publishing_replaces_a_directory_and_keeps_the_old_one_aside(tmp_path, stage) -> None:
+    destination = directory(tmp_path / "place", "old")
+    replace_directory(str(stage), str(destination), str(tmp_path / "aside"))
+    assert (destination / "file").read_text() == "new"
+    assert [path.read_text() for path in (tmp_path / "aside").glob("*/file")] == ["old"]
+    assert not stage.exists()
     # A file is replaced by the one rename.
     file = tmp_path / "new"
     file.write_text("file")
-    replace_directory(str(file), str(place / "file"), str(tmp_path / "no-such-directory"))
-    assert (place / "file").read_text() == "file"
+    replace_directory(str(file), str(destination / "file"), str(tmp_path / "no-such-directory"))
+    assert (destination / "file").read_text() == "file"
 
 
-def test_when_publishing_fails_the_old_directory_is_back(tmp_path: Path, made: Path) -> None:
-    place = directory(tmp_path / "place", "old")
+def test_when_publishing_fails_the_old_directory_is_back(tmp_path: Path, stage: Path) -> None:
+    destination = directory(tmp_path / "place", "old")
     with pytest.raises(FileNotFoundError):
-        replace_directory(str(tmp_path / "missing"), str(place), str(tmp_path / "aside"))
-    assert (place / "file").read_text() == "old"
+        replace_directory(str(tmp_path / "missing"), str(destination), str(tmp_path / "aside"))
+    assert (destination / "file").read_text() == "old"
 
 
-def test_whoever_was_quicker_is_replaced(tmp_path, made, monkeypatch) -> None:
-    place, rename = tmp_path / "place", os.rename
+def test_whoever_was_quicker_is_replaced(tmp_path, stage, monkeypatch) -> None:
+    destination, rename = tmp_path / "place", os.rename
 
     def late(old: str, new: str) -> None:
-        if new == str(place) and not place.exists() and not any((tmp_path / "aside").iterdir()):
-            directory(place, "quicker")
+        if (
+            new == str(destination)
+            and not destination.exists()
+            and not any((tmp_path / "aside").iterdir())
+        ):
+            directory(destination, "quicker")
         rename(old, new)
 
     monkeypatch.setattr(os, "rename", late)
-    replace_directory(str(made), str(place), str(tmp_path / "aside"))
-    assert (place / "file").read_text() == "new"
+    replace_directory(str(stage), str(destination), str(tmp_path / "aside"))
+    assert (destination / "file").read_text() == "new"
 
 
-def test_a_link_is_not_replaced_by_a_directory(tmp_path: Path, made: Path) -> None:
+def test_a_link_is_not_replaced_by_a_directory(tmp_path: Path, stage: Path) -> None:
     directory(tmp_path / "target", "old")
     (tmp_path / "place").symlink_to("target")
     with pytest.raises(NotADirectoryError):
-        replace_directory(str(made), str(tmp_path / "place"), str(tmp_path / "aside"))
+        replace_directory(str(stage), str(tmp_path / "place"), str(tmp_path / "aside"))
     assert (tmp_path / "place" / "file").read_text() == "old"
 
 
-def test_a_new_name_is_never_taken_from_what_is_there(tmp_path: Path, made: Path) -> None:
+def test_a_new_name_is_never_taken_from_what_is_there(tmp_path: Path, stage: Path) -> None:
     empty, dangling = tmp_path / "empty", tmp_path / "dangling"
     empty.mkdir()
     dangling.symlink_to("nothing")
-    assert not rename_if_free(str(made), str(empty))
-    assert not rename_if_free(str(made), str(dangling))
-    assert rename_if_free(str(made), str(tmp_path / "free"))
+    assert not rename_if_free(str(stage), str(empty))
+    assert not rename_if_free(str(stage), str(dangling))
+    assert rename_if_free(str(stage), str(tmp_path / "free"))
     assert (tmp_path / "free" / "file").read_text() == "new"
 
 
@@ -112,22 +116,22 @@ def test_the_next_one_removes_what_a_killed_command_left(tmp_path, monkeypatch) 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def work() -> None:
-        made = TemporaryDirectory("tool")
-        os.mkdir(os.path.join(made.path, "deep"))
-        kill(made.path)
+        tool_directory = TemporaryDirectory("tool")
+        os.mkdir(os.path.join(tool_directory.path, "deep"))
+        kill(tool_directory.path)
 
     assert dies(work)
-    (left,) = tmp_path.iterdir()
+    (leftover,) = tmp_path.iterdir()
     (tmp_path / "tilusbuild-tmp-theirs").mkdir()  # no name of ours
-    with TemporaryDirectory("first") as held, TemporaryDirectory("second") as made:
-        assert not left.exists()
+    with TemporaryDirectory("first") as held, TemporaryDirectory("second") as temporary_directory:
+        assert not leftover.exists()
         assert os.path.isdir(held.path)
-        Path(made.path, "file").touch()
+        Path(temporary_directory.path, "file").touch()
     assert os.listdir(tmp_path) == ["tilusbuild-tmp-theirs"]
     # A directory such as mode 1733 can be written to, and not be listed.
     monkeypatch.setattr(os, "listdir", Mock(side_effect=PermissionError))
-    with TemporaryDirectory("third") as made:
-        assert os.path.isdir(made.path)
+    with TemporaryDirectory("third") as temporary_directory:
+        assert os.path.isdir(temporary_directory.path)
 
 
 def test_a_process_without_descriptors_leaves_no_directory(tmp_path: Path) -> None:

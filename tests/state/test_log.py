@@ -85,12 +85,12 @@ def test_garbage_is_nothing(data: bytes) -> None:
 
 @given(st.binary(max_size=50), st.data())
 def test_what_is_damaged_anywhere_is_nothing(body: bytes, data: st.DataObject) -> None:
-    whole = THINGS.wrap_body(body)
-    at = data.draw(st.integers(0, len(whole) - 1))
-    flipped = bytes([whole[at] ^ 1 << data.draw(st.integers(0, 7))])
-    assert THINGS.unwrap_body(whole[:at]) is None
-    assert THINGS.unwrap_body(whole[:at] + flipped + whole[at + 1 :]) is None
-    assert THINGS.unwrap_body(whole + b"more") is None
+    content = THINGS.wrap_body(body)
+    offset = data.draw(st.integers(0, len(content) - 1))
+    flipped = bytes([content[offset] ^ 1 << data.draw(st.integers(0, 7))])
+    assert THINGS.unwrap_body(content[:offset]) is None
+    assert THINGS.unwrap_body(content[:offset] + flipped + content[offset + 1 :]) is None
+    assert THINGS.unwrap_body(content + b"more") is None
 
 
 @pytest.mark.parametrize("title", ["plan 2", "plan 33", "other 3", "plan"])

@@ -13,15 +13,15 @@ from tilusbuild.state.patterns import PatternTooWideError, find_matches
 
 def plant(top: Path, rng: random.Random) -> None:
     """A tree of few names, so that patterns match, with links that do not lead back."""
-    made = [top]
+    directories = [top]
     for _ in range(25):
-        path = rng.choice(made) / rng.choice(("a", "b", "c.h", ".d", "[e]"))
+        path = rng.choice(directories) / rng.choice(("a", "b", "c.h", ".d", "[e]"))
         if path.exists() or path.is_symlink():
             continue
         kind = rng.random()
         if kind < 0.5:
             path.mkdir()
-            made.append(path)
+            directories.append(path)
         elif kind < 0.9:
             path.write_text("")
         else:
@@ -39,13 +39,13 @@ def test_what_matches_is_what_glob_finds(tmp_path: Path) -> None:
         top = tmp_path / str(seed)
         top.mkdir()
         plant(top, rng)
-        for each in (pattern(rng) for _ in range(25)):
-            wanted = set(glob.glob(each, root_dir=top, recursive=True))
+        for glob_pattern in (pattern(rng) for _ in range(25)):
+            wanted = set(glob.glob(glob_pattern, root_dir=top, recursive=True))
             # `glob` says of `a/**` that it matches `a/`, too, be it a directory or a file.
             files = {n for n in wanted if not n.endswith("/") and not (top / n).is_dir()}
-            found = find_matches(str(top), each).names
-            assert len(found) == len(set(found))
-            assert {n for n in found if not (top / n).is_dir()} == files, (seed, each)
+            names = find_matches(str(top), glob_pattern).names
+            assert len(names) == len(set(names))
+            assert {n for n in names if not (top / n).is_dir()} == files, (seed, glob_pattern)
 
 
 def test_a_new_match_is_in_a_directory_that_was_looked_into(tmp_path: Path) -> None:
@@ -54,14 +54,14 @@ def test_a_new_match_is_in_a_directory_that_was_looked_into(tmp_path: Path) -> N
         top = tmp_path / str(seed)
         top.mkdir()
         plant(top, rng)
-        each = pattern(rng)
-        before = find_matches(str(top), each)
+        glob_pattern = pattern(rng)
+        before = find_matches(str(top), glob_pattern)
         every = [top, *(path for path in top.rglob("*") if path.is_dir())]
         new = rng.choice(every) / "n" / "c.h"
         new.parent.mkdir(exist_ok=True)
         new.write_text("")
-        if find_matches(str(top), each).names != before.names:
-            assert str(new.parent.parent) in before.directories, (seed, each)
+        if find_matches(str(top), glob_pattern).names != before.names:
+            assert str(new.parent.parent) in before.directories, (seed, glob_pattern)
 
 
 def test_links_that_lead_back_are_not_followed_around(tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_links_that_lead_back_are_not_followed_around(tmp_path: Path) -> None:
         (tmp_path / name / "f.h").write_text("")
         (tmp_path / name / "over").symlink_to(f"../{other}")
         (tmp_path / name / "up").symlink_to("..")
-    found = find_matches(str(tmp_path), "**/*.h").names
-    assert found == ["x/f.h", "x/over/f.h", "y/f.h", "y/over/f.h"]
+    names = find_matches(str(tmp_path), "**/*.h").names
+    assert names == ["x/f.h", "x/over/f.h", "y/f.h", "y/over/f.h"]
 
 
 def test_a_directory_is_read_once_whatever_the_pattern(tmp_path, monkeypatch) -> None:

@@ -103,22 +103,22 @@ YOUNG = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "at", "coarse", "own"), YOUNG)
-def test_what_is_too_young_is_not_trusted(changed: int, at: int, coarse: bool, own: bool) -> None:
-    assert is_settled(changed, at) == coarse
+@pytest.mark.parametrize(("changed", "age", "coarse", "own"), YOUNG)
+def test_what_is_too_young_is_not_trusted(changed: int, age: int, coarse: bool, own: bool) -> None:
+    assert is_settled(changed, age) == coarse
     for mtime, ctime in ((changed, changed), (changed, 0), (0, changed)):
-        assert Stamp(1, mtime, ctime, 1).is_settled(at) == own
+        assert Stamp(1, mtime, ctime, 1).is_settled(age) == own
 
 
 def test_a_record_is_made_by_the_same_rule(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"one")
     newest = read_stamp(file).newest
-    for at in (newest, newest + TICK, newest + TICK + 1):
-        made = write.make_record(
-            b"name", b"summary", {str(file): read_device_stamp(file)}, {}, FileTime(at)
+    for time_ns in (newest, newest + TICK, newest + TICK + 1):
+        record = write.make_record(
+            b"name", b"summary", {str(file): read_device_stamp(file)}, {}, FileTime(time_ns)
         )
-        assert (made is not None) == read_stamp(file).is_settled(at)
+        assert (record is not None) == read_stamp(file).is_settled(time_ns)
 
 
 def test_what_is_not_there_has_a_stamp_and_a_directory_no_size(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ a line that is none
 
 
 def test_what_other_machines_stamp() -> None:
-    found = [each for each in parse_mounts(MOUNTS) if each.kind not in ("ext4", "tmpfs")]
-    assert [each.point for each in found] == ["/home/a b", "/mnt", "/cluster"]
-    assert {each.device for each in found} == {
+    mounts = [mount for mount in parse_mounts(MOUNTS) if mount.kind not in ("ext4", "tmpfs")]
+    assert [mount.point for mount in mounts] == ["/home/a b", "/mnt", "/cluster"]
+    assert {mount.device for mount in mounts} == {
         os.makedev(0, 44),
         os.makedev(0, 45),
         os.makedev(8, 17),
@@ -209,8 +209,8 @@ def test_an_equal_stamp_is_equal_content(seed: int, lag: int, tick: int) -> None
     choose = random.Random(seed)
     now, text, stamped = HOUR, 0, HOUR
 
-    def there(at: int) -> int:
-        return (at + lag) // tick * tick
+    def round_to_device(time_ns: int) -> int:
+        return (time_ns + lag) // tick * tick
 
     kept: list[tuple[Stamp, int]] = []
     for _ in range(30):
@@ -218,11 +218,11 @@ def test_an_equal_stamp_is_equal_content(seed: int, lag: int, tick: int) -> None
         if choose.random() < 0.5:
             text, stamped = text + 1, now
             continue
-        started = FileTime(now, device=7, device_time=there(now))
-        seen = DeviceStamp(Stamp(3, there(stamped), there(stamped), 1), 7)
+        started = FileTime(now, device=7, device_time=round_to_device(now))
+        seen = DeviceStamp(Stamp(3, round_to_device(stamped), round_to_device(stamped), 1), 7)
         if choose.random() < 0.5:  # an edit between the look and the reading
             text, stamped = text + 1, now
         if seen.is_settled(started):
             kept.append((seen.stamp, text))
-        found = Stamp(3, there(stamped), there(stamped), 1)
-        assert all(was == text for stamp, was in kept if stamp == found)
+        current_stamp = Stamp(3, round_to_device(stamped), round_to_device(stamped), 1)
+        assert all(was == text for stamp, was in kept if stamp == current_stamp)

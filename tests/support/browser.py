@@ -30,9 +30,9 @@ class Browser:
         self._driver.get(f"{path.as_uri()}#{page}")
         self.wait(lambda: self.js("return document.documentElement.dataset.ready") == page)
 
-    def js(self, code: str, *given: Any) -> Any:
+    def js(self, code: str, *arguments: Any) -> Any:
         """What code in the page returns."""
-        return self._driver.execute_script(code, *given)
+        return self._driver.execute_script(code, *arguments)
 
     def wait(self, condition: Callable[[], object]) -> None:
         """Wait until something holds."""
@@ -70,7 +70,7 @@ class Browser:
 
     def complaints(self) -> list[str]:
         """What the console has said since it was last asked."""
-        return [each["message"] for each in self._driver.get_log("browser")]
+        return [message["message"] for message in self._driver.get_log("browser")]
 
     def requests(self) -> list[str]:
         """What files have asked for since that was last asked, by address; not what the browser's
@@ -79,7 +79,11 @@ class Browser:
             json.loads(e["message"])["message"] for e in self._driver.get_log("performance")
         )
         sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-        return [each["request"]["url"] for each in sent if each["documentURL"].startswith("file:")]
+        return [
+            request["request"]["url"]
+            for request in sent
+            if request["documentURL"].startswith("file:")
+        ]
 
 
 @contextmanager

@@ -92,15 +92,15 @@ class Story:
         self.done = 0
         self.expected = expected
         self.start = events.BuildStarted(jobs, "0.1.0")
-        whole = None if expected is None else expected * total
-        self.plan = events.Planned(total, 0, 0, 0, total, whole)
+        total_seconds = None if expected is None else expected * total
+        self.plan = events.Planned(total, 0, 0, 0, total, total_seconds)
 
     def started(self, index: int, label: str | None = None) -> events.Started:
         label = label or f"matmul/{index} sm_90a"
         return events.Started(f"{index:064x}", label, "matmul", index, self.expected)
 
-    def placed(self, index: int, place: str, worker: str = "") -> events.Placed:
-        return events.Placed(f"{index:064x}", f"matmul/{index} sm_90a", place, "grpc://x", worker)
+    def placed(self, index: int, stage: str, worker: str = "") -> events.Placed:
+        return events.Placed(f"{index:064x}", f"matmul/{index} sm_90a", stage, "grpc://x", worker)
 
     def finished(self, index: int, status: str = "built", **changes: Any) -> events.Finished:
         self.done += 1

@@ -51,9 +51,9 @@ class Sample:
 
     def entry(self, name: str) -> Entry:
         """The entry that the cache has of a program."""
-        found = lookup_entry(self.cache, self.hash(name))
-        assert found is not None, f"there is no entry of {name}"
-        return found
+        cache_entry = lookup_entry(self.cache, self.hash(name))
+        assert cache_entry is not None, f"there is no entry of {name}"
+        return cache_entry
 
     def include(self, **headers: str) -> str:
         files = {f"project/{name}.h": text.encode() for name, text in headers.items()}

@@ -55,7 +55,7 @@ def worker(*, jobs: int = 4) -> tuple[str, ...]:
     if subprocess.run([bwrap, "--ro-bind", "/", "/", "true"], capture_output=True).returncode:
         pytest.skip("bubblewrap cannot make namespaces here")
     places = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives")
-    mounts = (f"{os.path.realpath(place)}:{place}" for place in places if os.path.isdir(place))
+    mounts = (f"{os.path.realpath(path)}:{path}" for path in places if os.path.isdir(path))
     shown = (f"--runner-arg=--ro-bind-mount={mount}" for mount in mounts)
     return ("--buildbox-run", run, "--jobs", str(jobs), *shown)
 

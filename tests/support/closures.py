@@ -25,9 +25,9 @@ def closure(
     return headers.find_closure("\n".join((source, *defined)), extra=extra)
 
 
-def copy_to(directory: Path, found: Closure) -> None:
+def copy_to(directory: Path, header_closure: Closure) -> None:
     """Write the copy as a compile sees it."""
-    for name, content in map_layout(found).items():
+    for name, content in map_layout(header_closure).items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):

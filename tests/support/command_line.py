@@ -76,15 +76,15 @@ def run(
     timeout: float = 300,
 ) -> Ran:
     """Run a command until it ends, with this exit status; None is any. Never a traceback."""
-    given = tuple(map(str, words))
-    if before or _by_itself(given, environment or {}):
-        with start(directory, *given, environment=environment, before=before) as process:
+    arguments = tuple(map(str, words))
+    if before or _by_itself(arguments, environment or {}):
+        with start(directory, *arguments, environment=environment, before=before) as process:
             out, err = process.communicate(timeout=timeout)
         ran = Ran(process.returncode, out, err)
     else:
         variables = {**os.environ, **(environment or {})}
-        ended = _server(os.getpid()).run(given, directory, variables, seconds=timeout)
-        assert not ended.hung, f"{given} did not end in {timeout} s:\n{ended.out}\n{ended.err}"
+        ended = _server(os.getpid()).run(arguments, directory, variables, seconds=timeout)
+        assert not ended.hung, f"{arguments} did not end in {timeout} s:\n{ended.out}\n{ended.err}"
         ran = Ran(ended.status, _text(ended.out), _text(ended.err))
     assert "Traceback" not in ran.err, ran.err
     assert status in (None, ran.status), f"{ran.status}:\n{ran.out}\n{ran.err}"
@@ -124,23 +124,23 @@ _TEMPLATE = 'extern "C" void k(float *x, long long n) { x[n - 1] = {{ unroll }};
 @lru_cache(maxsize=1)
 def _server(pid: int) -> Server:
     """The server of this process; a fork of it makes one of its own."""
-    said = Path(tempfile.mkdtemp(prefix="commands-"))
-    server = Server({}, said / "said", reaps=False)
-    (said / "kernels").mkdir()
-    (said / "tilus.toml").write_text(_MANIFEST)
-    (said / "kernels/k.cu.j2").write_text(_TEMPLATE)
+    directory = Path(tempfile.mkdtemp(prefix="commands-"))
+    server = Server({}, directory / "said", reaps=False)
+    (directory / "kernels").mkdir()
+    (directory / "tilus.toml").write_text(_MANIFEST)
+    (directory / "kernels/k.cu.j2").write_text(_TEMPLATE)
     for words in (("build",), ("build", "--json"), ("plan",), ("explain",), ("cache", "verify")):
-        server.warm(words, said, {**os.environ, "HOME": str(said)})
+        server.warm(words, directory, {**os.environ, "HOME": str(directory)})
 
     def close() -> None:
         if os.getpid() == pid:
             server.close()
-            shutil.rmtree(said, ignore_errors=True)
+            shutil.rmtree(directory, ignore_errors=True)
 
     atexit.register(close)
     return server
 
 
-def _text(said: str) -> str:
+def _text(text: str) -> str:
     """What a pipe in text mode would have given."""
-    return said.replace("\r\n", "\n").replace("\r", "\n")
+    return text.replace("\r\n", "\n").replace("\r", "\n")

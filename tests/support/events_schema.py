@@ -32,14 +32,18 @@ BUILD = _events_of(events)
 def lines() -> dict[str, tuple[Any, ...]]:
     """Return the classes of the lines of every verb and of every action, as "cache gc", that has
     any."""
-    found: dict[str, tuple[Any, ...]] = {}
+    classes_by_verb: dict[str, tuple[Any, ...]] = {}
     for verb in list_verbs():
         for action, declared in load_actions(verb).items():
             name = f"{verb} {action}".strip()
             optional = find_contributions("lines").get(name)
-            found[name] = (*declared.emits, *(import_value(optional) if optional else ()))
-    found |= {verb: (*BUILD, *found[verb]) for verb in ("build", "watch") if verb in found}
-    return {verb: kinds for verb, kinds in found.items() if kinds}
+            classes_by_verb[name] = (*declared.emits, *(import_value(optional) if optional else ()))
+    classes_by_verb |= {
+        verb: (*BUILD, *classes_by_verb[verb])
+        for verb in ("build", "watch")
+        if verb in classes_by_verb
+    }
+    return {verb: kinds for verb, kinds in classes_by_verb.items() if kinds}
 
 
 def schema() -> dict[str, Any]:
@@ -48,10 +52,10 @@ def schema() -> dict[str, Any]:
     groups = {verb.replace(" ", "-"): kinds for verb, kinds in lines().items()} | ends
     kinds = list(dict.fromkeys(kind for group in groups.values() for kind in group))
     types = [_types_of_keys(kind) for kind in kinds]
-    rules, found = msgspec.json.schema_components(
-        [each for keys in types for each in keys.values()], ref_template="#/$defs/{name}"
+    rules, schema_by_name = msgspec.json.schema_components(
+        [item for keys in types for item in keys.values()], ref_template="#/$defs/{name}"
     )
-    classes = {name: _class(each) for name, each in found.items()}
+    classes = {name: _class(item) for name, item in schema_by_name.items()}
     remaining = iter(rules)
     of_lines = {
         kind: _line(kind, {key: next(remaining) for key in keys}, classes)
@@ -111,14 +115,14 @@ def _line(kind: Any, keys: dict[str, Any], classes: dict[str, Any]) -> dict[str,
     return {**_object(properties), **others}
 
 
-def _class(found: dict[str, Any]) -> dict[str, Any]:
+def _class(definition: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a class with every key required, whatever defaults it has. An
     enumeration is of strings: a later version may add a value."""
-    if "properties" not in found:
+    if "properties" not in definition:
         return {"type": "string"}
-    for rule in found["properties"].values():
+    for rule in definition["properties"].values():
         rule.pop("default", None)
-    return _object(found["properties"])
+    return _object(definition["properties"])
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Executed:
     @property
     def heard(self) -> int:
         """How many actions the server has said something of."""
-        return sum(each.has_messages for each in [*self.executor._running.values()])
+        return sum(action.has_messages for action in [*self.executor._running.values()])
 
     def run(
         self, outputs: tuple[str, ...] = ("out",), cancelled: threading.Event | None = None
@@ -46,15 +46,17 @@ def executors(tmp_path: Path) -> Iterator[Callable[..., Executed]]:
         double, address = opened[-1].__enter__()
         warned: list[str] = []
         settings = make_settings(address, "test", timeout=timeout, jobs=jobs)
-        executor = RemoteExecutor(settings, lambda there: None, warned.append)
+        executor = RemoteExecutor(settings, lambda run_on_worker: None, warned.append)
         opened.append(executor)
         (tmp_path / "work").mkdir(exist_ok=True)
-        made = Executed(double, executor, tmp_path / "work", warned)
-        made.run()
+        remote = Executed(double, executor, tmp_path / "work", warned)
+        remote.run()
         wait_until(lambda: executor._probe_passed is not None)
         double.calls.clear()
-        return made
+        return remote
 
     yield make
-    for each in reversed(opened):
-        each.close() if isinstance(each, RemoteExecutor) else each.__exit__(None, None, None)
+    for resource in reversed(opened):
+        resource.close() if isinstance(resource, RemoteExecutor) else resource.__exit__(
+            None, None, None
+        )

@@ -105,13 +105,13 @@ class FakeStore:
     @contextmanager
     def lock_program(self, program: str, /, wait: bool) -> Iterator[bool]:
         with self._guard:
-            ours = program not in self.held
-            if ours:
+            is_owner = program not in self.held
+            if is_owner:
                 self.held.add(program)
         try:
-            yield ours
+            yield is_owner
         finally:
-            if ours:
+            if is_owner:
                 self.held.discard(program)
 
     def open_stage(self) -> FakeStage:

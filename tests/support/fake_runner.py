@@ -60,12 +60,12 @@ class FakeRunner:
             rules = list(self._rules)
         for matches, answer in rules:
             if matches(command):
-                given = answer(command) if callable(answer) else answer
-                if isinstance(given, BaseException):
-                    raise given
-                if command.on_output is not None and given.output:
-                    command.on_output(given.output)
-                return given
+                result = answer(command) if callable(answer) else answer
+                if isinstance(result, BaseException):
+                    raise result
+                if command.on_output is not None and result.output:
+                    command.on_output(result.output)
+                return result
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command.argv[0])
 
     def cancel(self) -> None:

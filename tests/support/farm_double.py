@@ -47,8 +47,8 @@ def operation(
     stages = reapi.ExecuteOperationMetadata(stage=stage, partial_execution_metadata=so_far)
     about = packed(stages, "ExecuteOperationMetadata")
     response = None if answer is None else packed(answer, "ExecuteResponse")
-    given = {"name": "operations/1", "done": answer is not None, "response": response, **how}
-    return reapi.Operation(metadata=about, **given)
+    fields = {"name": "operations/1", "done": answer is not None, "response": response, **how}
+    return reapi.Operation(metadata=about, **fields)
 
 
 @dataclass
@@ -88,9 +88,9 @@ class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
             other = self.instead.get(name)
             if isinstance(other, grpc.StatusCode):
                 context.abort(other, "as told")
-            found = honest(message, context)
-            for each in found if other is None else other(message, context, found):
-                yield each if isinstance(each, bytes) else each.SerializeToString()
+            responses = honest(message, context)
+            for response in responses if other is None else other(message, context, responses):
+                yield response if isinstance(response, bytes) else response.SerializeToString()
 
         if name in _STREAMS:
             return grpc.unary_stream_rpc_method_handler(answers)
@@ -121,25 +121,25 @@ class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
         yield request.action_result
 
     def _find_missing_blobs(self, request: Any, context: Any) -> Iterator[Any]:
-        missing = [each for each in request.blob_digests if each.hash not in self.held]
+        missing = [digest for digest in request.blob_digests if digest.hash not in self.held]
         yield reapi.FindMissingBlobsResponse(missing_blob_digests=missing)
 
     def _batch_update_blobs(self, request: Any, context: Any) -> Iterator[Any]:
         answer = reapi.BatchUpdateBlobsResponse()
-        for each in request.requests:
-            assert make_blob(each.data) == Blob(each.digest.hash, each.digest.size_bytes)
-            self.keep(each.data)
-            answer.responses.add(digest=each.digest)
+        for upload in request.requests:
+            assert make_blob(upload.data) == Blob(upload.digest.hash, upload.digest.size_bytes)
+            self.keep(upload.data)
+            answer.responses.add(digest=upload.digest)
         yield answer
 
     def _batch_read_blobs(self, request: Any, context: Any) -> Iterator[Any]:
         answer = reapi.BatchReadBlobsResponse()
-        for each in request.digests:
-            data = self.held.get(each.hash)
+        for digest in request.digests:
+            data = self.held.get(digest.hash)
             if data is None:
-                answer.responses.add(digest=each, status={"code": 5})
+                answer.responses.add(digest=digest, status={"code": 5})
             else:
-                answer.responses.add(digest=each, data=data)
+                answer.responses.add(digest=digest, data=data)
         yield answer
 
     def _read(self, request: Any, context: Any) -> Iterator[Any]:
@@ -147,8 +147,8 @@ class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
         data = self.held.get(digest)
         if data is None:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such blob")
-        for at in range(0, len(data or b""), 1000):
-            yield reapi.ReadResponse(data=(data or b"")[at : at + 1000])
+        for offset in range(0, len(data or b""), 1000):
+            yield reapi.ReadResponse(data=(data or b"")[offset : offset + 1000])
 
     def _write(self, requests: Iterator[bytes], context: Any) -> bytes:
         pieces: list[bytes] = []
@@ -164,11 +164,11 @@ class FarmDouble(grpc.GenericRpcHandler):  # type: ignore[misc]
                 break
         self.calls.append(("Write", name))
         *_, digest, size = name.split("/")
-        whole = b"".join(pieces)
+        content = b"".join(pieces)
         if other is None:
-            assert make_blob(whole) == Blob(digest, int(size))
-            self.keep(whole)
-        committed = len(whole) if other is None else other
+            assert make_blob(content) == Blob(digest, int(size))
+            self.keep(content)
+        committed = len(content) if other is None else other
         answer: bytes = reapi.WriteResponse(committed_size=committed).SerializeToString()
         return answer
 

@@ -3,7 +3,8 @@
     disk = FaultyDisk(at=7, fault=kill)           the 7th change is the end
     disk = FaultyDisk(at=7, fault=failing(errno.ENOSPC), halfway=True)
 
-Counting starts at 1; without `at` it only counts. `halfway` lets a write do half of its work first.
+Counting starts at 1; without `index` it only counts. `halfway` lets a write do half of its work
+first.
 """
 
 import os
@@ -47,11 +48,11 @@ def dies(work: Callable[[], object]) -> bool:
 
 
 class FaultyDisk(Disk):
-    """Works until the operation `at`, and from the one after it on. `operations` names them all."""
+    """Works until the operation `index`, and from the next one on. `operations` names them all."""
 
-    def __init__(self, at: int = 0, fault: Fault = kill, *, halfway: bool = False) -> None:
+    def __init__(self, index: int = 0, fault: Fault = kill, *, halfway: bool = False) -> None:
         self.operations: list[str] = []
-        self._at = at
+        self._at = index
         self._fault = fault
         self._halfway = halfway
         self._lock = threading.Lock()

@@ -48,8 +48,8 @@ class HeaderTree:
     source: str = ""
 
     def write(self, directory: Path) -> None:
-        for place in (*PLACES, "project/src/cuda", "other/inc/sub", "site/flash/data"):
-            (directory / place).mkdir(parents=True, exist_ok=True)
+        for subdirectory in (*PLACES, "project/src/cuda", "other/inc/sub", "site/flash/data"):
+            (directory / subdirectory).mkdir(parents=True, exist_ok=True)
         for number, (name, text) in enumerate(self.files.items()):
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,30 +92,34 @@ def _text(rng: random.Random, number: int) -> str:
 
 
 def header_tree(rng: random.Random) -> HeaderTree:
-    made = HeaderTree()
+    tree = HeaderTree()
     texts = [_text(rng, number) for number in range(rng.randrange(2, 7))]
-    for place in PLACES:
+    for subdirectory in PLACES:
         for name in _FILES:
             if rng.random() < 0.35:
-                made.files[f"{place}/{name}"] = rng.choice(texts)
+                tree.files[f"{subdirectory}/{name}"] = rng.choice(texts)
                 # docs/headers.md: one of the system may include what only the project has.
-                if place == SYSTEM:
-                    made.files[f"{place}/{name}"] = (
+                if subdirectory == SYSTEM:
+                    tree.files[f"{subdirectory}/{name}"] = (
                         rng.choice(("", "#pragma once\n")) + "int own;\n"
                     )
     # docs/headers.md: a link between the system and the project makes two files in the copy.
-    own = [name for name in made.files if not name.startswith(SYSTEM)]
-    for place in PLACES[:-1]:
+    own = [name for name in tree.files if not name.startswith(SYSTEM)]
+    for subdirectory in PLACES[:-1]:
         if rng.random() < 0.25:
-            made.links[f"{place}/link"] = rng.choice(PLACES[:-1]) + rng.choice(
+            tree.links[f"{subdirectory}/link"] = rng.choice(PLACES[:-1]) + rng.choice(
                 ("", "/sub", "/cuda")
             )
-        free = [f"{place}/{name}" for name in _FILES if f"{place}/{name}" not in made.files]
+        free = [
+            f"{subdirectory}/{name}"
+            for name in _FILES
+            if f"{subdirectory}/{name}" not in tree.files
+        ]
         if own and free and rng.random() < 0.3:
-            made.links[rng.choice(free)] = rng.choice(own)
-    made.links["site/flash/data/include"] = "repo/include"
-    made.links["site/flash/data/cutlass"] = "repo/cutlass"
-    made.links["project/same"] = rng.choice(("project/inc", "other/inc"))
-    made.searched = rng.sample([*SEARCHED], rng.randrange(1, 5))
-    made.source = "\n".join(_include(rng) for _ in range(rng.randrange(1, 4))) + "\nint end;\n"
-    return made
+            tree.links[rng.choice(free)] = rng.choice(own)
+    tree.links["site/flash/data/include"] = "repo/include"
+    tree.links["site/flash/data/cutlass"] = "repo/cutlass"
+    tree.links["project/same"] = rng.choice(("project/inc", "other/inc"))
+    tree.searched = rng.sample([*SEARCHED], rng.randrange(1, 5))
+    tree.source = "\n".join(_include(rng) for _ in range(rng.randrange(1, 4))) + "\nint end;\n"
+    return tree

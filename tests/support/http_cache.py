@@ -28,7 +28,7 @@ class HttpCache:
         return f"http://127.0.0.1:{self.port}"
 
     def count(self, method: str) -> int:
-        return sum(each[0] == method for each in self.requests)
+        return sum(request[0] == method for request in self.requests)
 
 
 @contextlib.contextmanager
@@ -178,8 +178,8 @@ def _disturbed(line: Line, source: socket.socket, target: socket.socket) -> None
         limit = faults.silent_after if limit is None else limit
         part = data if limit is None else data[: max(0, limit - passed)]
         if faults.bytes_per_second:
-            for at in range(0, len(part), 64):
-                target.sendall(part[at : at + 64])
+            for start in range(0, len(part), 64):
+                target.sendall(part[start : start + 64])
                 time.sleep(64 / faults.bytes_per_second)
         else:
             target.sendall(part)
@@ -218,6 +218,6 @@ def _delayed(faults: Faults, source: socket.socket) -> Iterator[bytes]:
 
 def _flipped(data: bytes, passed: int, every: int) -> bytes:
     changed = bytearray(data)
-    for at in range(-passed % every, len(data), every):
-        changed[at] ^= 1
+    for offset in range(-passed % every, len(data), every):
+        changed[offset] ^= 1
     return bytes(changed)

@@ -18,9 +18,9 @@ def valid(value: Any, rule: dict[str, Any], root: dict[str, Any]) -> bool:
     """Whether a value is what a rule of the schema `root` allows."""
     if "$ref" in rule:
         return valid(value, root["$defs"][rule["$ref"].removeprefix("#/$defs/")], root)
-    if "oneOf" in rule and sum(valid(value, each, root) for each in rule["oneOf"]) != 1:
+    if "oneOf" in rule and sum(valid(value, subrule, root) for subrule in rule["oneOf"]) != 1:
         return False
-    if "anyOf" in rule and not any(valid(value, each, root) for each in rule["anyOf"]):
+    if "anyOf" in rule and not any(valid(value, subrule, root) for subrule in rule["anyOf"]):
         return False
     if value not in rule.get("enum", [value]) or value != rule.get("const", value):
         return False

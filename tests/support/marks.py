@@ -95,8 +95,8 @@ class Marks(Project):
         return sorted((self.cache / "scripts" / name).iterdir())
 
     def script(self, name: str = "mark", **params: object) -> Script:
-        found = [read_script(str(path)) for path in self.paths(name)]
-        (only,) = [s for s in found if all(s.params[k] == v for k, v in params.items())]
+        scripts = [read_script(str(path)) for path in self.paths(name)]
+        (only,) = [s for s in scripts if all(s.params[k] == v for k, v in params.items())]
         return only
 
 

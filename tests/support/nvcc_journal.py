@@ -57,9 +57,9 @@ def _compiled() -> str:
     kept = os.path.join(_HERE, "__pycache__", f"nvcc_journal.{digest[:16]}")
     if not os.path.exists(kept):
         os.makedirs(os.path.dirname(kept), exist_ok=True)
-        made = f"{kept}.{os.getpid()}"
-        subprocess.run(["g++", "-O1", "-Wall", "-Wextra", "-o", made, source], check=True)
-        os.replace(made, kept)
+        staging_path = f"{kept}.{os.getpid()}"
+        subprocess.run(["g++", "-O1", "-Wall", "-Wextra", "-o", staging_path, source], check=True)
+        os.replace(staging_path, kept)
     return kept
 
 
@@ -67,7 +67,7 @@ def as_release(directory: str, version: str) -> str:
     """Have a toolkit in a directory say that it is of another release, such as "13.1.15"; the path
     of its nvcc."""
     assert len(version) == len(VERSION)
-    old, new = (each.rpartition(".")[0].encode() for each in (VERSION, version))
+    old, new = (full_version.rpartition(".")[0].encode() for full_version in (VERSION, version))
     for where, _, names in os.walk(directory):
         for name in names:
             with open(os.path.join(where, name), "r+b") as file:

@@ -72,13 +72,13 @@ class Hand:
 
     def layers(self) -> list[list[tuple[str, bytes]]]:
         """The files in the layers that the list makes; those it does not know in the last one."""
-        found = [
+        file_layers = [
             [(p, self.files[p]) for p in part if p in self.files]
             for part in split_layers(self.listing).values()
         ]
-        known = {path for part in found for path, _ in part}
-        found[-1] += [(path, data) for path, data in self.files.items() if path not in known]
-        return found
+        known = {path for part in file_layers for path, _ in part}
+        file_layers[-1] += [(path, data) for path, data in self.files.items() if path not in known]
+        return file_layers
 
     def first(self) -> list[tuple[str, bytes]]:
         return [("tilus-package.json", self.listed()), *self.beside.items()]
@@ -102,8 +102,8 @@ class Hand:
         """In one of the carriers, below a directory."""
         directory.mkdir(parents=True, exist_ok=True)
         end = ".tar.zst" if kind == "archive" else ""
-        made: Path = getattr(self, kind)(directory / f"package{end}")
-        return made
+        package: Path = getattr(self, kind)(directory / f"package{end}")
+        return package
 
 
 FORMATS = ("directory", "archive", "oci")
@@ -171,8 +171,10 @@ def by_hand(cache: Path, *, sources: bool = False, version: str = "0.1.0") -> Ha
     section = PackageSection(include=("sources",) if sources else ())
     scripts = [(path.parent.name, path.name) for path in (cache / "scripts").glob("*/*")]
     order = PackageOrder("marks", section, "marks", version)
-    found = collect_contents(Tree(str(cache)), order, scripts, {})
-    return Hand(found.listed, {path: found.read_listed(path) for path in found.listed.files})
+    contents = collect_contents(Tree(str(cache)), order, scripts, {})
+    return Hand(
+        contents.listed, {path: contents.read_listed(path) for path in contents.listed.files}
+    )
 
 
 def archive(path: Path, listed: bytes, layers: Sequence[bytes]) -> Path:

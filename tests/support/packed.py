@@ -29,9 +29,9 @@ def program_files(program: str, *more: str) -> dict[str, FileEntry]:
     return {f"programs/{program}/{name}": FileEntry(7, digest(name)) for name in names}
 
 
-def script_files(script: str, found: str, *more: str) -> dict[str, FileEntry]:
+def script_files(script: str, script_hash: str, *more: str) -> dict[str, FileEntry]:
     names = ("script.txt", "script.json", *more)
-    return {f"scripts/{script}/{found}/{name}": FileEntry(5, digest(name)) for name in names}
+    return {f"scripts/{script}/{script_hash}/{name}": FileEntry(5, digest(name)) for name in names}
 
 
 def small_list() -> FileList:
@@ -51,7 +51,7 @@ def small_list() -> FileList:
             "host": PackageTarget("cpu", ("cpu",), ptx=False, toolkit=None),
         },
         needs=HostNeeds("x86_64", "x86-64-v2", "2.14", ("libc.so.6", "libm.so.6"), "0.1"),
-        scripts=tuple(sorted(scripts, key=lambda each: (each.script, each.target, each.hash))),
+        scripts=tuple(sorted(scripts, key=lambda entry: (entry.script, entry.target, entry.hash))),
         programs={
             first: ProgramEntry("AddOne", "h100", (Image("sass", "sm_90a"),)),
             second: ProgramEntry("AddOne", "h100", (Image("sass", "sm_90a"),)),

@@ -17,7 +17,7 @@ def path_of(key: str) -> str:
 def unpack(data: bytes) -> dict[str, bytes]:
     """The files in a small archive."""
     files = Unpacker("/nonexistent").unpack_entry([data]).files
-    return {name: each for name, each in files.items() if isinstance(each, bytes)}
+    return {name: content for name, content in files.items() if isinstance(content, bytes)}
 
 
 def files_of(directory: Path) -> dict[str, bytes]:

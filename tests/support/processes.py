@@ -123,7 +123,7 @@ class Watched:
                 if self._mark in file.read().split(b"\0"):
                     return True
             places = [os.readlink(f"/proc/{pid}/{name}") for name in ("cwd", "exe")]
-            return any(f"{place}/".startswith(self._directory) for place in places)
+            return any(f"{path}/".startswith(self._directory) for path in places)
         return False
 
 
@@ -143,9 +143,9 @@ class Marker:
 
 def _command_lines() -> dict[int, str]:
     """Every process that has one; those that have ended and are not waited for have none."""
-    found = {}
+    command_by_pid = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
             if words := file.read().replace(b"\0", b" ").decode(errors="replace").strip():
-                found[int(name)] = words
-    return found
+                command_by_pid[int(name)] = words
+    return command_by_pid

@@ -30,9 +30,9 @@ class Project:
     def built(cls: type[P], directory: Path, files: Mapping[str, str]) -> P:
         """One of these files, built; skip where there is no host compiler."""
         needs_cxx()
-        made = cls(directory).write_all(files)
-        made.run("build")
-        return made
+        project = cls(directory).write_all(files)
+        project.run("build")
+        return project
 
     @property
     def cache(self) -> Path:
@@ -105,8 +105,8 @@ class Project:
     @property
     def libraries(self) -> dict[str, bytes]:
         """The bytes of each lib.so by its program."""
-        found = {name: path / "module" / "lib.so" for name, path in self.programs.items()}
-        return {name: path.read_bytes() for name, path in found.items() if path.exists()}
+        path_by_program = {name: path / "module" / "lib.so" for name, path in self.programs.items()}
+        return {name: path.read_bytes() for name, path in path_by_program.items() if path.exists()}
 
     def copy(self: P, directory: Path, *, cache: bool = True) -> P:
         """The same project elsewhere, with or without what it has built."""

@@ -182,14 +182,16 @@ def points_of(spec: SpaceSpec) -> Iterator[dict[str, Value | ExprError]]:
     for parameter in spec.parameters:
         rows = (*parameter.values, *filter(None, (parameter.otherwise,)))
         choices.append({repr(row): row for row in rows})  # 1, 1.0 and True are three values
-    for combination in itertools.product(*(each.values() for each in choices)):
+    for combination in itertools.product(*(item.values() for item in choices)):
         point: dict[str, Any] = dict(spec.constants)
         for parameter, row in zip(spec.parameters, combination, strict=True):
             point.update(zip(parameter.names, row, strict=True))
-        left = dict(spec.derived)
-        while left:
-            for name in [name for name, expr in left.items() if not expr.names & left.keys()]:
-                point[name] = _value(left.pop(name), point)
+        remaining = dict(spec.derived)
+        while remaining:
+            for name in [
+                name for name, expr in remaining.items() if not expr.names & remaining.keys()
+            ]:
+                point[name] = _value(remaining.pop(name), point)
         verdicts = [_value(expr, point) for _, expr in spec.restrict]
         for parameter, row in zip(spec.parameters, combination, strict=True):
             if parameter.when is not None and parameter.otherwise is not None:
@@ -198,9 +200,9 @@ def points_of(spec: SpaceSpec) -> Iterator[dict[str, Value | ExprError]]:
                 right = repr(row) in map(repr, allowed)
                 verdicts.append(holds if isinstance(holds, ExprError) else right)
         if all(verdicts):
-            for each in verdicts:
-                if isinstance(each, ExprError):
-                    raise each
+            for item in verdicts:
+                if isinstance(item, ExprError):
+                    raise item
             derived = (name for name, _ in spec.derived)
             names = (name for parameter in spec.parameters for name in parameter.names)
             yield {name: point[name] for name in (*names, *derived)}

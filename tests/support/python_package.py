@@ -56,30 +56,32 @@ class PythonProject:
         path = self.directory / name
         path.write_text(path.read_text().replace(old, new))
 
-    def call(self, hook: str, *, at: Path | None = None, status: int = 0) -> tuple[Path, str]:
+    def call(
+        self, hook: str, *, directory: Path | None = None, status: int = 0
+    ) -> tuple[Path, str]:
         """What a hook of PEP 517 made, and what it said on stderr."""
         out = self.around / "out"
         code = f"import {self.backend} as b, sys\nprint(b.{hook}(sys.argv[1]))"
         ran = run_python(
-            code, out, cwd=at or self.directory, environment=self.environment, status=status
+            code, out, cwd=directory or self.directory, environment=self.environment, status=status
         )
         return out / ran.stdout.splitlines()[-1] if not status else out, ran.stderr
 
-    def unpacked(self, made: Path) -> Path:
+    def unpacked(self, distribution: Path) -> Path:
         """What is in a wheel, or in an sdist in a temporary directory."""
-        into = self.around / "tmp" / made.name
-        if made.suffix == ".whl":
-            zipfile.ZipFile(made).extractall(into)
+        into = self.around / "tmp" / distribution.name
+        if distribution.suffix == ".whl":
+            zipfile.ZipFile(distribution).extractall(into)
             return into
-        with tarfile.open(made) as archive:
+        with tarfile.open(distribution) as archive:
             archive.extraction_filter = getattr(tarfile, "data_filter", None)  # 3.11.4 on
             archive.extractall(into)
-        return into / made.name.removesuffix(".tar.gz")
+        return into / distribution.name.removesuffix(".tar.gz")
 
     def python(self, code: str, path: Path, *, cwd: Path, **environment: str) -> list[str]:
         """What Python code prints that finds the package in `path`."""
-        found = f"{path}{os.pathsep}{os.environ['PYTHONPATH']}"
-        env = {**self.environment, "PYTHONPATH": found, **environment}
+        python_path = f"{path}{os.pathsep}{os.environ['PYTHONPATH']}"
+        env = {**self.environment, "PYTHONPATH": python_path, **environment}
         return run_python(code, cwd=cwd, environment=env).stdout.splitlines()
 
     def build(self) -> None:
@@ -95,7 +97,7 @@ def python_project(tmp_path: Path) -> Callable[[str], PythonProject]:
     def make(backend: str) -> PythonProject:
         if backend.startswith("setuptools"):
             pytest.importorskip("setuptools", "70.1", reason="needs setuptools 70.1 or later")
-        found = PythonProject(tmp_path / "project", backend)
+        project = PythonProject(tmp_path / "project", backend)
         for name in ("project/mypackage", "project/kernels", "project/.git", "out", "tmp", "home"):
             (tmp_path / name).mkdir(parents=True)
         for name, text in (
@@ -103,8 +105,8 @@ def python_project(tmp_path: Path) -> Callable[[str], PythonProject]:
             ("kernels/scale.cc.j2", TEMPLATE),
             ("mypackage/__init__.py", MODULE),
         ):
-            (found.directory / name).write_text(text)
-        found.declare("")
-        return found
+            (project.directory / name).write_text(text)
+        project.declare("")
+        return project
 
     return make

@@ -69,14 +69,14 @@ SAXPY = {"a": "f32", "x": "f32*[n]", "y": "f32*[n]", "n": "i32"}
 
 def make_signature(arguments: dict[str, Any], out: tuple[str, ...] = ("y",)) -> Any:
     """A signature from {"x": "f32*[n]"}; a value may be (text, {"low": …})."""
-    made = []
+    parsed_arguments = []
     for name, text in arguments.items():
         if isinstance(text, Tile):
-            made.append(Argument(name, "CUtensorMap", None, tile=text))
+            parsed_arguments.append(Argument(name, "CUtensorMap", None, tile=text))
             continue
         text, more = text if isinstance(text, tuple) else (text, {})
-        made.append(parse_argument(Argument(name, text, out=name in out, **more)))
-    return resolve_constants(join_arguments(made), {})
+        parsed_arguments.append(parse_argument(Argument(name, text, out=name in out, **more)))
+    return resolve_constants(join_arguments(parsed_arguments), {})
 
 
 def make_recipe(pipeline: str = "kernel", **changes: Any) -> Recipe:
@@ -136,13 +136,13 @@ def make_toolchain(
 def write_module(recipe: Recipe, toolchain: Any, module: Path) -> None:
     """The module's files, and in a tree the launcher where compile.sh finds it."""
     module.mkdir(parents=True)
-    made = None
+    launcher = None
     if not recipe.pipeline.host_code:
         with LocalRunner() as running:
-            found = compile_launcher(recipe, toolchain, str(module.parent), running, StepStore())
-        assert isinstance(found, bytes), found
-        made = found
-    digest, files = lay_out_launcher(recipe, made)
+            result = compile_launcher(recipe, toolchain, str(module.parent), running, StepStore())
+        assert isinstance(result, bytes), result
+        launcher = result
+    digest, files = lay_out_launcher(recipe, launcher)
     for name, data in collect_module_files(recipe, toolchain, digest).items():
         (module / name).write_bytes(data)
     if module.parents[1].name != "programs":

@@ -51,24 +51,24 @@ def fill_with(address: str, held: Mapping[str, bytes]) -> None:
 
 def by_keys(cache: Path, held: Mapping[str, bytes]) -> dict[str, bytes]:
     """What an `HttpCache` has, by keys: that of each program and include directory of a cache."""
-    keys = [program_key(each.name) for each in (cache / "programs").iterdir()]
-    keys += [include_key(each.name) for each in (cache / "include").iterdir()]
+    keys = [program_key(path.name) for path in (cache / "programs").iterdir()]
+    keys += [include_key(path.name) for path in (cache / "include").iterdir()]
     return {key: held[f"/ac/{key_digest(key)}"] for key in keys}
 
 
 def ask_for(programs: Sequence[str], root: Path, address: str, **settings: Any) -> Asked:
     """Fetch programs into an empty cache."""
     cache = Tree(str(root))
-    told: SimpleQueue[Any] = SimpleQueue()
+    event_queue: SimpleQueue[Any] = SimpleQueue()
     answers: dict[str, object] = {}
     warnings: list[str] = []
     started = time.monotonic()
     with BuildStore(cache) as store:
-        given = make_settings(address, "test", connect_timeout=1.0, timeout=1.0)
-        client = RemoteCache(replace(given, **settings), store, cache, told.put)
+        default_settings = make_settings(address, "test", connect_timeout=1.0, timeout=1.0)
+        client = RemoteCache(replace(default_settings, **settings), store, cache, event_queue.put)
         expected = client.request_programs(dict.fromkeys(programs, "scale/0 cpu"))
         while len(answers) < len(expected):
-            match told.get(timeout=60):
+            match event_queue.get(timeout=60):
                 case RemoteAnswered(program, answer):
                     assert program not in answers
                     answers[program] = answer

@@ -35,13 +35,13 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Casd]:
 def new_user(tmp_path: Path) -> NewUser:
     """new_user(address, NAME=VALUE) makes the project once more, for a user who has that remote."""
     needs_cxx()
-    made: list[Path] = []
+    directories: list[Path] = []
 
     def make(address: str, **remote: str) -> Project:
         environment = {f"TILUSBUILD_REMOTE_{name}": value for name, value in remote.items()}
-        directory = tmp_path / f"{'deep/' * len(made)}user-{len(made)}"
-        home = tmp_path / f"home-{len(made)}"
-        made.append(directory)
+        directory = tmp_path / f"{'deep/' * len(directories)}user-{len(directories)}"
+        home = tmp_path / f"home-{len(directories)}"
+        directories.append(directory)
         # A machine that is very busy would compile what it could fetch.
         environment.setdefault("TILUSBUILD_REMOTE_PATIENCE", "100s")
         environment |= {"TILUSBUILD_REMOTE_CACHE": address, "HOME": str(home)}
@@ -76,7 +76,7 @@ Ask = Callable[..., Asked]
 @pytest.fixture
 def ask(origin: tuple[Path, dict[str, bytes]], tmp_path: Path) -> Ask:
     """ask(address, NAME=VALUE) fetches all programs into an empty cache."""
-    programs = sorted(each.name for each in (origin[0] / "programs").iterdir())
+    programs = sorted(path.name for path in (origin[0] / "programs").iterdir())
 
     def asked(address: str, **settings: Any) -> Asked:
         root = tmp_path / f"cache-{len(list(tmp_path.iterdir()))}"

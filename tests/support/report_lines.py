@@ -68,11 +68,11 @@ def _cost(number: int) -> Cost:
     )
 
 
-def timeline(found: list[Cost], places: int = 4) -> BuildTimeline:
+def timeline(program_costs: list[Cost], places: int = 4) -> BuildTimeline:
     """A build of all of them."""
     free = [0.5] * places
     attempts = []
-    for cost in found:
+    for cost in program_costs:
         start = min(free)
         end = start + (cost.seconds or 0)
         free[free.index(start)] = end
@@ -100,8 +100,8 @@ def timeline(found: list[Cost], places: int = 4) -> BuildTimeline:
     )
 
 
-def _measured(found: list[Cost]) -> Iterator[MeasuredLine]:
-    usable = [cost for cost in found if cost.status == Status.BUILT][:40]
+def _measured(program_costs: list[Cost]) -> Iterator[MeasuredLine]:
+    usable = [cost for cost in program_costs if cost.status == Status.BUILT][:40]
     for m in (16, 128):
         for n in (64, 512):
             times = {str(c.index): 1e-5 * (1 + (c.index * m + n) % 17 / 9) for c in usable}
@@ -122,17 +122,17 @@ def _measured(found: list[Cost]) -> Iterator[MeasuredLine]:
 
 def lines(count: int) -> list[str]:
     """A whole report of so many programs."""
-    found = costs(count)
+    program_costs = costs(count)
     rules = (RuleEffect("<u>fits</u>", 600, 700, False), RuleEffect("few", 300, 320, False))
     instance = f"{HOSTILE} gpu"
-    made: list[JsonLine] = [
+    json_lines: list[JsonLine] = [
         ProjectLine("<b>p</b>", "1", "0"),
-        *found,
+        *program_costs,
         SpaceLine(instance, 1200, None, 300, rules, PARAMETERS, REMOVED),
-        *_measured(found),
+        *_measured(program_costs),
         CoverageLine(instance, {"m": 16, "n": 64}, 1, "measured", "measured", None),
         CoverageLine(instance, {"m": 7, "n": 7}, 1, "nearest", "nearest <b>", None),
-        timeline(found),
-        CostSummary(sum_costs(found)),
+        timeline(program_costs),
+        CostSummary(sum_costs(program_costs)),
     ]
-    return [format_json_line(line) for line in made]
+    return [format_json_line(line) for line in json_lines]

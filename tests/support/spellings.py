@@ -90,10 +90,10 @@ class _Maker:
             cut = rng.randrange(1, len(text))
             return f"{self.pasting()}({text[:cut]},{text[cut:]})"
         if way == 7:
-            made = self.object(self.piece(text, depth + 1))
-            if made.isascii() and made.isidentifier() and len(made) > 2:
-                return f"{self.pasting()}({made[:2]},{made[2:]})"
-            return made
+            macro_name = self.object(self.piece(text, depth + 1))
+            if macro_name.isascii() and macro_name.isidentifier() and len(macro_name) > 2:
+                return f"{self.pasting()}({macro_name[:2]},{macro_name[2:]})"
+            return macro_name
         if way == 8:
             name = self.name()
             self.define(f"{name}(...)", rng.choice(("__VA_ARGS__", "__VA_OPT__(__VA_ARGS__)")))
@@ -160,8 +160,8 @@ class _Maker:
             function = self.name()
             self.define(f"{function}(x)", f"<{directory}{slash}x>")
             return f"{function}({self.composed(stem)})"
-        made = self.stringised(self.composed(name))
-        return self.object(made) if rng.random() < 0.3 else made
+        spelling = self.stringised(self.composed(name))
+        return self.object(spelling) if rng.random() < 0.3 else spelling
 
 
 def _directive(rng: random.Random, operand: str, *, narrow: bool) -> str:
@@ -210,16 +210,16 @@ def _hidden(rng: random.Random, directive: str) -> str:
 def world(rng: random.Random, *, narrow: bool = False) -> World:
     """A case. Each header says in a variable which it is; some hold an include of their own. A
     `narrow` one has nothing that NVRTC never takes."""
-    made = World(line_end=rng.choice(("\n",) * 8 + ("\r\n", "\r\n", "\r")[: 2 if narrow else 3]))
+    case = World(line_end=rng.choice(("\n",) * 8 + ("\r\n", "\r\n", "\r")[: 2 if narrow else 3]))
     maker = _Maker(rng, narrow=narrow)
     names = [name for name in NAMES if not narrow or (name.isascii() and "$" not in name)]
     chosen = rng.sample(names, rng.randrange(2, 6))
     number = 0
-    for place in (*PLACES, SYSTEM):
+    for directory in (*PLACES, SYSTEM):
         for name in chosen:
             # A system's header above its directory would lie beside the source.
-            if rng.random() < 0.5 and not (place == SYSTEM and name.startswith("../")):
-                made.files[f"{place}/{name}"] = f"int in_{number};\n"
+            if rng.random() < 0.5 and not (directory == SYSTEM and name.startswith("../")):
+                case.files[f"{directory}/{name}"] = f"int in_{number};\n"
                 number += 1
 
     def include(*, computed: bool = True, climbs: bool = True) -> str:
@@ -230,42 +230,42 @@ def world(rng: random.Random, *, narrow: bool = False) -> World:
         text = _guarded(maker, operand, directive) if rng.random() < 0.4 else directive
         return text if narrow else _hidden(rng, text)
 
-    if made.files and rng.random() < 0.6:
-        linked = [name for name in made.files if "/link/" in name]
-        own = [name for name in made.files if not name.startswith(SYSTEM)]
+    if case.files and rng.random() < 0.6:
+        linked = [name for name in case.files if "/link/" in name]
+        own = [name for name in case.files if not name.startswith(SYSTEM)]
         # docs/headers.md: headers of the system are followed where the project shadows one.
-        searched = [place for place in PLACES if place != "project/inc/sub"]
+        searched = [directory for directory in PLACES if directory != "project/inc/sub"]
         shadows = any(
-            {f"{SYSTEM}/{name}", f"{place}/{name}"} <= made.files.keys()
+            {f"{SYSTEM}/{name}", f"{directory}/{name}"} <= case.files.keys()
             for name in NAMES
-            for place in searched
+            for directory in searched
         )
-        inside = rng.choice(linked or (own if own and not shadows else [*made.files]))
+        inside = rng.choice(linked or (own if own and not shadows else [*case.files]))
         # docs/headers.md: a name that macros of the system make is not followed, nor a header of
         # the system that macros name; and the copy has no links.
         is_system = inside.startswith(f"{SYSTEM}/")
         own_text = include(computed=not is_system and inside not in linked, climbs=not is_system)
-        made.files[inside] = f"#ifndef G{number}\n#define G{number}\n{own_text}\n#endif\n"
-        made.files[inside] += f"int in_{number};\n"
+        case.files[inside] = f"#ifndef G{number}\n#define G{number}\n{own_text}\n#endif\n"
+        case.files[inside] += f"int in_{number};\n"
     body = [include() for _ in range(rng.randrange(1, 3))]
     definitions = "\n".join(maker.definitions) + "\n"
     way = rng.random()
     if way < 0.15:
-        made.files["project/inc/definitions.h"] = definitions
+        case.files["project/inc/definitions.h"] = definitions
         definitions = '#include "definitions.h"\n'
-    elif way < 0.25 and made.line_end == "\n":
-        given = f"g{number}"
-        made.defines.append(f"{given}={rng.choice(chosen)}")
+    elif way < 0.25 and case.line_end == "\n":
+        macro_name = f"g{number}"
+        case.defines.append(f"{macro_name}={rng.choice(chosen)}")
         outer = _Maker(rng, narrow=narrow)
-        body.append(f"#include {outer.stringised(given)}")
+        body.append(f"#include {outer.stringised(macro_name)}")
         definitions += "\n".join(outer.definitions) + "\n"
-    made.files["source.cu"] = definitions + "\n".join(body) + "\nint end;\n"
-    return made
+    case.files["source.cu"] = definitions + "\n".join(body) + "\nint end;\n"
+    return case
 
 
-def options(made: World, roots: Sequence[str], system: str, *quoted: str) -> list[str]:
+def options(case: World, roots: Sequence[str], system: str, *quoted: str) -> list[str]:
     """The search path of a compile in a directory that holds these roots, and what it defines;
     `quoted` are the words before the first root, if `#include "…"` alone searches that."""
     where = [*quoted, roots[0]] if quoted else []
     where += [f"-I{root}" for root in (*roots[bool(quoted) :], system)]
-    return [*where, *(f"-D{each}" for each in made.defines)]
+    return [*where, *(f"-D{define}" for define in case.defines)]

@@ -9,7 +9,7 @@ from pathlib import Path
 def snapshot(root: str | Path) -> dict[str, tuple[int, ...]]:
     """Everything below a directory, itself too, such that any write shows, also of the same
     bytes."""
-    found: dict[str, tuple[int, ...]] = {}
+    stamp_by_path: dict[str, tuple[int, ...]] = {}
     for where, directories, files in os.walk(root):
         for name in (".", *directories, *files):
             path = os.path.join(where, name)
@@ -18,16 +18,16 @@ def snapshot(root: str | Path) -> dict[str, tuple[int, ...]]:
             size = 0 if os.path.isdir(path) else stat.st_size
             key = os.path.relpath(path, root)
             times = (stat.st_mtime_ns, stat.st_ctime_ns)
-            found[key] = (stat.st_ino, stat.st_mode, size, *times)
-    return found
+            stamp_by_path[key] = (stat.st_ino, stat.st_mode, size, *times)
+    return stamp_by_path
 
 
 def published(cache: Path) -> dict[str, bytes | str]:
     """What a cache holds for its readers, byte for byte; links by where they lead."""
-    found = [p for part in ("programs", "scripts", "include") for p in (cache / part).rglob("*")]
+    paths = [p for part in ("programs", "scripts", "include") for p in (cache / part).rglob("*")]
     return {
         str(path.relative_to(cache)): os.readlink(path) if path.is_symlink() else path.read_bytes()
-        for path in found
+        for path in paths
         if path.is_symlink() or path.is_file()
     }
 

@@ -131,10 +131,13 @@ def run(tutorial: Tutorial, directory: Path, home: Path) -> list[tuple[Command, 
         timeout=_SECONDS,
         check=False,
     )
-    said = done.stdout.decode().replace(str(home), "~").split("\036")[1:]
+    outputs = done.stdout.decode().replace(str(home), "~").split("\036")[1:]
     commands = [step for step in steps if isinstance(step, Command)]
-    assert len(said) == len(commands), done.stdout.decode()
-    return [(each, _ended(each, output)) for each, output in zip(commands, said, strict=True)]
+    assert len(outputs) == len(commands), done.stdout.decode()
+    return [
+        (command, _ended(command, output))
+        for command, output in zip(commands, outputs, strict=True)
+    ]
 
 
 def _ended(command: Command, output: str) -> str:

@@ -24,11 +24,11 @@ def test_values_print_as_in_toml_and_none_is_empty():
 def test_times_have_one_unit_in_which_the_shortest_is_legible(seconds):
     unit, shown = format_times(seconds)
     scale = {"s": 1, "ms": 1e3, "µs": 1e6, "ns": 1e9}[unit]
-    assert [text is None for text in shown] == [each is None for each in seconds]
+    assert [text is None for text in shown] == [value is None for value in seconds]
     assert len({len(text) for text in shown if text}) <= 1
-    for text, each in zip(shown, seconds, strict=True):
-        assert text is None or each is None or float(text) == float(f"{each * scale:.2f}")
-    known = [each for each in seconds if each]
+    for text, value in zip(shown, seconds, strict=True):
+        assert text is None or value is None or float(text) == float(f"{value * scale:.2f}")
+    known = [value for value in seconds if value]
     assert not known or unit == "ns" or min(known) * scale >= 1
 
 

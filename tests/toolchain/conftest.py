@@ -68,13 +68,13 @@ class World:
     def toolkit(self, root: Path, version: str = "13.0.88", *, wheels: bool = False) -> Path:
         """A CUDA toolkit, laid out as an installer does or as NVIDIA's wheels do."""
         release = ".".join(version.split(".")[:2])
-        said = f"Cuda compilation tools, release {release}, V{version}"
+        version_text = f"Cuda compilation tools, release {release}, V{version}"
         for tool in ("nvcc", "cudafe++", "ptxas", "fatbinary", "nvlink"):
             magic = "\x7fELF" if tool == "nvcc" else ""
             write(root / "bin" / tool, f"{magic}{tool} {version}", executable=True)
         write(root / "bin/nvcc.profile", "TOP = $(_HERE_)/..")
         write(root / "bin/crt/link.stub", "// stub")
-        write(root / "nvvm/bin/cicc", said, executable=True)
+        write(root / "nvvm/bin/cicc", version_text, executable=True)
         write(root / "nvvm/libdevice/libdevice.10.bc", "bitcode")
         for header in ("cuda_runtime.h", "crt/host_config.h", "cccl/nv/target", "cuda_fp16.h"):
             write(root / "include" / header, f"// {header} {version}")
@@ -102,8 +102,8 @@ class World:
         write(root / directory / f"libnvrtc-builtins.so.{major}.{minor}", f"builtins {version}")
         write(root / "include/cuda_runtime_api.h", f"#define CUDART_VERSION {major}0{minor}0\n")
         archs = "80 90 120" if version >= "12.8" else "70 80 90"
-        said = finished(f"{major}.{minor}\n{archs}\n")
-        self.runner.on(lambda c: str(library) in c.argv and "identify" in c.argv, said)
+        result = finished(f"{major}.{minor}\n{archs}\n")
+        self.runner.on(lambda c: str(library) in c.argv and "identify" in c.argv, result)
         return library
 
     def move(self, old: Path, new: Path) -> Path:

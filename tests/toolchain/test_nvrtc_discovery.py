@@ -29,11 +29,11 @@ def find(world: World, nvcc: str | None = None) -> NvrtcLibrary:
 def test_it_needs_neither_nvcc_nor_a_host_compiler(world: World) -> None:
     world.env["CUDA_HOME"] = str(world.root / "cuda")
     library = world.nvrtc(world.root / "cuda")
-    found = find(world)
-    assert (found.library, found.version, found.release) == (str(library), "13.0.88", (13, 0))
-    assert found.include_dir == str(world.root / "cuda/include")
-    assert found.can_target(parse_arch("sm_90a"))
-    assert not found.can_target(parse_arch("sm_86"))
+    nvrtc = find(world)
+    assert (nvrtc.library, nvrtc.version, nvrtc.release) == (str(library), "13.0.88", (13, 0))
+    assert nvrtc.include_dir == str(world.root / "cuda/include")
+    assert nvrtc.can_target(parse_arch("sm_90a"))
+    assert not nvrtc.can_target(parse_arch("sm_86"))
     find(world)
     assert [c.argv[-1] for c in world.runner.journal] == ["identify"]  # once for each content
 
@@ -50,11 +50,11 @@ def test_the_order_is_that_of_nvccs_search(world: World, monkeypatch: pytest.Mon
         "PATH": str(world.root / "onpath/bin"),
     }
     world.write("own/bin/nvcc", "", executable=True)
-    taken = []
+    libraries = []
     for name in named:
-        taken.append(find(world, "own/bin/nvcc").library)
+        libraries.append(find(world, "own/bin/nvcc").library)
         shutil.rmtree(world.root / name / "lib64")
-    assert taken == expected
+    assert libraries == expected
     with pytest.raises(InputError, match="no NVRTC found"):
         find(world)
 
@@ -78,9 +78,9 @@ def test_headers_are_of_its_own_release(world: World) -> None:
     shutil.rmtree(world.root / "first/include")
     world.nvrtc(world.root / "second", "12.4.99")
     world.env |= {"CUDA_HOME": str(world.root / "first"), "CUDA_PATH": str(world.root / "second")}
-    found = find(world)
-    assert (found.library, found.include_dir) == (str(library), None)
-    assert found.format_fingerprint(world.memory)[-1] == "cuda-headers - -"
+    nvrtc = find(world)
+    assert (nvrtc.library, nvrtc.include_dir) == (str(library), None)
+    assert nvrtc.format_fingerprint(world.memory)[-1] == "cuda-headers - -"
     world.write("second/include/cuda_runtime_api.h", "#define CUDART_VERSION 13000")
     assert find(world).include_dir == str(world.root / "second/include")
 
@@ -101,8 +101,8 @@ def test_one_that_does_not_work_is_passed_over(world: World, answer: Any, note: 
     world.env |= {"CUDA_HOME": str(world.root / "broken"), "CUDA_PATH": str(world.root / "good")}
     request = ToolchainRequest(None, False, str(world.root))
     world.host()
-    found = discover_toolchain(request, world.env, world.runner, DigestMemory())
-    assert found.nvrtc is None
+    toolchain = discover_toolchain(request, world.env, world.runner, DigestMemory())
+    assert toolchain.nvrtc is None
     assert find(world).library == str(good)
     (world.root / "good/lib64/libnvrtc-builtins.so.13.0").unlink()
     with pytest.raises(InputError) as caught:
@@ -132,18 +132,22 @@ def test_a_fingerprint_is_what_the_library_is_and_not_where(world: World) -> Non
 
     world.nvrtc(world.root / "here")
     world.nvrtc(world.root / "there/and/there", directory="lib")
-    here = fingerprint(world.root / "here")
-    assert here == fingerprint(world.root / "there/and/there")
-    assert not any(str(world.root) in line for line in here)
-    assert [line.split()[0] for line in here] == ["nvrtc", "nvrtc-builtins", "cuda-headers"]
+    fingerprint_lines = fingerprint(world.root / "here")
+    assert fingerprint_lines == fingerprint(world.root / "there/and/there")
+    assert not any(str(world.root) in line for line in fingerprint_lines)
+    assert [line.split()[0] for line in fingerprint_lines] == [
+        "nvrtc",
+        "nvrtc-builtins",
+        "cuda-headers",
+    ]
     for name in ("libnvrtc.so.13", "libnvrtc-builtins.so.13.0"):
         with (world.root / "here/lib64" / name).open("a") as file:
             file.write(" changed")
         changed = fingerprint(world.root / "here")
-        assert changed != here
-        here = changed
+        assert changed != fingerprint_lines
+        fingerprint_lines = changed
     world.write("here/include/cuda_fp16.h", "// new")
-    assert fingerprint(world.root / "here") != here
+    assert fingerprint(world.root / "here") != fingerprint_lines
     world.write("here/lib64/libnvfatbin.so.13", "joins")
     assert fingerprint(world.root / "here")[-1].startswith("nvfatbin - ")
 
@@ -153,7 +157,7 @@ def test_an_architecture_that_it_does_not_know(world: World) -> None:
     world.env["CUDA_HOME"] = str(world.root / "cuda")
     world.nvrtc(world.root / "cuda")
     request = ToolchainRequest(None, False, str(world.root), needs_nvrtc=True)
-    found = discover_toolchain(request, world.env, world.runner, world.memory)
-    found.check_archs([parse_arch("sm_90a")], nvrtc=True)
+    toolchain = discover_toolchain(request, world.env, world.runner, world.memory)
+    toolchain.check_archs([parse_arch("sm_90a")], nvrtc=True)
     with pytest.raises(InputError, match=r"NVRTC 13\.0\.88 does not compile for sm_75"):
-        found.check_archs([parse_arch("sm_75")], nvrtc=True)
+        toolchain.check_archs([parse_arch("sm_75")], nvrtc=True)

@@ -12,7 +12,7 @@ import pytest
 
 from support.fake_runner import finished
 from tilusbuild.arch import parse_arch
-from tilusbuild.errors import InputError, Place
+from tilusbuild.errors import InputError, Location
 from tilusbuild.preflight.diagnose import diagnose_components
 from tilusbuild.toolchain import Toolchain, ToolchainRequest, discovery
 
@@ -65,14 +65,14 @@ def test_a_requirement_passes_over_what_does_not_meet_it(machine: World) -> None
     notes = {entry.where: entry.note for entry in toolchain.searched}
     note = notes[f"PATH ({machine.root}/cuda/bin/nvcc)"]
     assert note == "version 13.0.88 does not meet >=12.4,<13"
-    said = refused(machine, ">=14")
-    assert 'no nvcc found for toolchain.nvcc = ">=14"' in said
-    assert "version 13.0.88 does not meet >=14" in said
-    assert "pip install 'tilusbuild[cuda]'" in said
+    message = refused(machine, ">=14")
+    assert 'no nvcc found for toolchain.nvcc = ">=14"' in message
+    assert "version 13.0.88 does not meet >=14" in message
+    assert "pip install 'tilusbuild[cuda]'" in message
 
 
 def test_an_invalid_requirement_is_shown_at_its_place(machine: World) -> None:
-    request = ToolchainRequest("13.0", place=Place("tilus.toml", 3, 8))
+    request = ToolchainRequest("13.0", location=Location("tilus.toml", 3, 8))
     with pytest.raises(InputError) as caught:
         discovery.discover_toolchain(request, machine.env, machine.runner, machine.memory)
     assert caught.value.render().startswith("tilus.toml:3:8: error: toolchain.nvcc")
@@ -113,7 +113,10 @@ def test_equal_tools_have_one_fingerprint_in_any_place_and_by_any_name(machine: 
     request = ToolchainRequest(project_root=str(machine.root), name="other")
     named = discovery.discover_toolchain(request, machine.env, machine.runner, machine.memory)
     assert named != after == machine.discover()
-    assert all(each.fingerprint_cuda == before.fingerprint_cuda for each in (wheels, after, named))
+    assert all(
+        toolchain.fingerprint_cuda == before.fingerprint_cuda
+        for toolchain in (wheels, after, named)
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,10 +172,10 @@ def test_no_cuda_is_looked_for_when_none_is_needed(world: World) -> None:
 def test_nothing_at_all_says_how_to_get_it(world: World) -> None:
     assert "apt install g++" in refused(world)
     world.host()
-    said = refused(world)
-    assert "no nvcc found" in said
-    assert "/installed/cuda*: none" in said
-    assert "pip install 'tilusbuild[cuda]'" in said
+    message = refused(world)
+    assert "no nvcc found" in message
+    assert "/installed/cuda*: none" in message
+    assert "pip install 'tilusbuild[cuda]'" in message
 
 
 def test_a_tool_that_is_not_executable_is_refused_with_the_command_that_fixes_it(machine) -> None:
@@ -180,16 +183,16 @@ def test_a_tool_that_is_not_executable_is_refused_with_the_command_that_fixes_it
     path.chmod(0o644)
     if os.access(path, os.X_OK):
         pytest.skip("this user may execute everything")
-    said = refused(machine, "./cuda")
-    assert "cicc is not executable" in said
-    assert f"chmod +x {path}" in said
+    message = refused(machine, "./cuda")
+    assert "cicc is not executable" in message
+    assert f"chmod +x {path}" in message
     nvcc = machine.root / "cuda/bin/nvcc"
     nvcc.chmod(0o644)
     assert f"chmod +x {nvcc}" in refused(machine, "./cuda")
 
 
 @pytest.mark.parametrize(
-    ("lost", "said"),
+    ("lost", "remedy"),
     [
         ("nvvm/bin/cicc", "incomplete: no cicc"),
         ("nvvm/libdevice", "incomplete: no libdevice"),
@@ -201,12 +204,12 @@ def test_a_tool_that_is_not_executable_is_refused_with_the_command_that_fixes_it
         ),
     ],
 )
-def test_wheels_that_are_not_whole_are_refused_with_the_command(machine, lost, said) -> None:
+def test_wheels_that_are_not_whole_are_refused_with_the_command(machine, lost, remedy) -> None:
     root = machine.toolkit(machine.root / "site/nvidia/cu13", wheels=True)
     name = "nvidia_nvvm-13.5.37.dist-info" if "nvidia_nvvm" in lost else "lost"
     (root / lost).rename(root.parent.parent / name)
     message = refused(machine, str(root))
-    assert said in message
+    assert remedy in message
     toolkit = "'cuda-toolkit[nvcc,nvvm,crt,cudart,cccl]==13.0.*'"
     assert f"pip install nvidia-cuda-nvcc==13.0.88 {toolkit}" in message
 
@@ -242,16 +245,16 @@ def test_a_compiler_wrapper_is_passed_over(machine: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "said"),
+    ("lost", "remedy"),
     [
         ("bin/g++", "g++ not found on PATH"),
         ("bin/as", "apt install binutils"),
         ("include/features.h", "apt install libc6-dev"),
     ],
 )
-def test_a_host_compiler_that_is_not_whole_says_what_to_install(machine, lost, said) -> None:
+def test_a_host_compiler_that_is_not_whole_says_what_to_install(machine, lost, remedy) -> None:
     (machine.root / "usr" / lost).unlink()
-    assert said in refused(machine)
+    assert remedy in refused(machine)
 
 
 def test_tools_and_compiles_run_without_what_would_change_their_output(machine: World) -> None:
@@ -267,11 +270,11 @@ def test_tools_and_compiles_run_without_what_would_change_their_output(machine: 
 
 
 def test_an_architecture_that_the_toolkit_does_not_know_says_which_it_does(machine: World) -> None:
-    place = Place("tilus.toml", 12, 8)
+    location = Location("tilus.toml", 12, 8)
     toolchain = machine.discover()
-    toolchain.check_archs([parse_arch("sm_90a"), parse_arch("cpu")], place)
+    toolchain.check_archs([parse_arch("sm_90a"), parse_arch("cpu")], location)
     with pytest.raises(InputError) as caught:
-        toolchain.check_archs([parse_arch("sm_70"), parse_arch("sm_121")], place)
+        toolchain.check_archs([parse_arch("sm_70"), parse_arch("sm_121")], location)
     first, second = caught.value.diagnostics
     assert first.message == "nvcc 13.0.88 does not compile for sm_70"
     assert "before 13.0" in (first.hint or "")
@@ -298,11 +301,11 @@ def test_a_doctor_never_fails(world: World) -> None:
     assert ask()["NVRTC"].status == "warning"
     world.write("cuda/lib64/libnvfatbin.so.13", "")
     world.write("cuda/bin/nvdisasm", "", executable=True)
-    found = ask()
-    assert found["g++"].status == found["nvcc"].status == "ok"
-    assert found["nvcc"].searched[0].where.startswith("CUDA_HOME")
-    assert found["NVRTC"].status == found["nvdisasm"].status == "ok"
-    assert found["tvm-ffi"].status == "ok"
+    tool_by_name = ask()
+    assert tool_by_name["g++"].status == tool_by_name["nvcc"].status == "ok"
+    assert tool_by_name["nvcc"].searched[0].where.startswith("CUDA_HOME")
+    assert tool_by_name["NVRTC"].status == tool_by_name["nvdisasm"].status == "ok"
+    assert tool_by_name["tvm-ffi"].status == "ok"
 
 
 @pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENOSPC])
@@ -312,8 +315,8 @@ def test_what_the_machine_is_short_of_is_not_the_compilers_fault(
     machine: World, number: int, tool: str, inside: bool
 ) -> None:
     """Whether the tool was not started, or could not start its own processes."""
-    said = f"{tool}: fatal error: cannot execute 'cc1plus': vfork: {os.strerror(number)}\n"
-    failed = finished(said, status=1) if inside else OSError(number, os.strerror(number))
+    message = f"{tool}: fatal error: cannot execute 'cc1plus': vfork: {os.strerror(number)}\n"
+    failed = finished(message, status=1) if inside else OSError(number, os.strerror(number))
     machine.runner.on(tool, failed)
     with pytest.raises(OSError, match=os.strerror(number)):
         machine.discover()
@@ -321,7 +324,7 @@ def test_what_the_machine_is_short_of_is_not_the_compilers_fault(
 
 @pytest.mark.parametrize("tool", ["g++", "nvcc"])
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("end", "remedy"),
     [
         (finished("", status=-signal.SIGKILL), "ended by SIGKILL"),
         (finished("", status=-signal.SIGTERM), "ended by SIGTERM"),
@@ -329,15 +332,15 @@ def test_what_the_machine_is_short_of_is_not_the_compilers_fault(
         (OSError(errno.EACCES, os.strerror(errno.EACCES), sys.executable), sys.executable),
     ],
 )
-def test_a_tool_that_somebody_ended_is_not_called_broken(machine, tool, end, said) -> None:
+def test_a_tool_that_somebody_ended_is_not_called_broken(machine, tool, end, remedy) -> None:
     machine.runner.on(tool, end)
-    with pytest.raises(OSError, match=re.escape(said)):
+    with pytest.raises(OSError, match=re.escape(remedy)):
         machine.discover()
 
 
 def with_cxx(machine: World, cxx: str) -> Toolchain:
-    place = Place("tilus.toml", 3, 7)
-    request = ToolchainRequest(None, False, str(machine.root), cxx=cxx, cxx_place=place)
+    location = Location("tilus.toml", 3, 7)
+    request = ToolchainRequest(None, False, str(machine.root), cxx=cxx, cxx_location=location)
     return discovery.discover_toolchain(request, machine.env, machine.runner, machine.memory)
 
 
@@ -354,9 +357,9 @@ def test_a_host_compiler_by_name_has_its_gcc_beside_it(machine: World) -> None:
 def test_a_host_compiler_by_path_is_relative_to_the_project(machine: World) -> None:
     machine.host("opt/gcc")
     machine.env["PATH"] = f"{machine.root}/usr/bin"
-    found = with_cxx(machine, "./opt/gcc/bin/g++")
-    assert found.host.cxx.path == f"{machine.root}/opt/gcc/bin/g++"
-    assert found.build_environment()["PATH"].startswith(f"{machine.root}/opt/gcc/bin:")
+    toolchain = with_cxx(machine, "./opt/gcc/bin/g++")
+    assert toolchain.host.cxx.path == f"{machine.root}/opt/gcc/bin/g++"
+    assert toolchain.build_environment()["PATH"].startswith(f"{machine.root}/opt/gcc/bin:")
 
 
 @pytest.mark.parametrize(
@@ -371,7 +374,7 @@ def test_a_host_compiler_that_is_not_there_is_said_at_its_place(machine, cxx, wh
     machine.write("usr/bin/x-g++", executable=True)
     with pytest.raises(InputError) as caught:
         with_cxx(machine, cxx)
-    said = caught.value.render()
-    assert said.startswith("tilus.toml:3:7: error: no host compiler: toolchain.cxx = ")
-    assert why in said
-    assert f"apt install {cxx.rpartition('/')[2]}" in said
+    message = caught.value.render()
+    assert message.startswith("tilus.toml:3:7: error: no host compiler: toolchain.cxx = ")
+    assert why in message
+    assert f"apt install {cxx.rpartition('/')[2]}" in message

@@ -91,8 +91,8 @@ def test_a_package_is_found_and_not_imported(tmp_path, monkeypatch) -> None:
     (tmp_path / "headers_of_mine/source/include").mkdir(parents=True)
     (tmp_path / "headers_of_mine/__init__.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = find_package_directory("headers_of_mine", "source/include")
-    assert found == str(tmp_path / "headers_of_mine/source/include")
+    directory = find_package_directory("headers_of_mine", "source/include")
+    assert directory == str(tmp_path / "headers_of_mine/source/include")
     assert "headers_of_mine" not in sys.modules
 
 

@@ -46,8 +46,8 @@ def test_core_headers_of_the_toolkit_include_core_headers_only(toolchain: Toolch
         if is_core_of_toolkit(name):
             for included in INCLUDE.findall(Path(path).read_text(errors="replace")):
                 beside = os.path.normpath(os.path.join(os.path.dirname(name), included))
-                found = {beside, included, f"cccl/{included}"} & files.keys()
-                wrong += [f"{name} includes {f}" for f in found if not is_core_of_toolkit(f)]
+                candidates = {beside, included, f"cccl/{included}"} & files.keys()
+                wrong += [f"{name} includes {f}" for f in candidates if not is_core_of_toolkit(f)]
     assert not wrong
 
 

@@ -47,8 +47,8 @@ def recompiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 
 
 def test_schemas_follow_from_the_arguments(ops: Any, namespace: str) -> None:
-    found = [str(getattr(ops, name).default._schema).partition("::")[2] for name in OPS]
-    assert found == [
+    schemas = [str(getattr(ops, name).default._schema).partition("::")[2] for name in OPS]
+    assert schemas == [
         "scale(Tensor x, Tensor w) -> Tensor",
         "add(float a, Tensor x, Tensor(a!) y) -> ()",
         "Sums_f32(Tensor x, SymInt step, bool negate) -> (Tensor, Tensor)",

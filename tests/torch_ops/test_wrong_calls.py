@@ -161,8 +161,8 @@ def outcome(kernel: Any, name: str, call: Mapping[str, Any], chance: random.Rand
     else what is wrong."""
     reference, names, written = REFERENCES[name]
     left_out = {n for n in written if name != "add" and chance.random() < 0.5}
-    given = {n: v for n, v in call.items() if n not in left_out}
-    before = {**dict.fromkeys(names), **{n: to_numpy(v) for n, v in given.items()}}
+    arguments = {n: v for n, v in call.items() if n not in left_out}
+    before = {**dict.fromkeys(names), **{n: to_numpy(v) for n, v in arguments.items()}}
     try:
         by_position = not left_out and chance.random() < 0.6
         if by_position:
@@ -170,7 +170,7 @@ def outcome(kernel: Any, name: str, call: Mapping[str, Any], chance: random.Rand
             kernel._launchers.clear()
             kernel._shared_launcher = None
         with torch.no_grad() if chance.random() < 0.3 else nullcontext():
-            returned = kernel(*given.values()) if by_position else kernel(**given)
+            returned = kernel(*arguments.values()) if by_position else kernel(**arguments)
     except (TypeError, ValueError) as error:
         text = str(error)
         return "" if any(f'"{n}"' in text or f" {n}" in text for n in names) else f"unnamed: {text}"

@@ -95,13 +95,13 @@ class TuneProject(Project):
     @property
     def script(self) -> Path:
         """The script's directory in the cache."""
-        (found,) = (self.directory / ".cache" / "scripts" / "scale").iterdir()
-        return found
+        (directory,) = (self.directory / ".cache" / "scripts" / "scale").iterdir()
+        return directory
 
     @property
     def log(self) -> Path:
-        (found,) = (self.directory / ".cache/state/tune/scale").glob("*-*.jsonl")
-        return found
+        (path,) = (self.directory / ".cache/state/tune/scale").glob("*-*.jsonl")
+        return path
 
     @property
     def rows(self) -> Path:
@@ -184,7 +184,7 @@ def case(tmp_path: Path) -> Case:
     directory = tmp_path / "case"
     directory.mkdir()
     x = struct.unpack("<5f", make_noise("f32", 5, "x"))
-    (directory / "y.want").write_bytes(struct.pack("<5f", *(2 * each for each in x)))
+    (directory / "y.want").write_bytes(struct.pack("<5f", *(2 * value for value in x)))
     arguments = (
         CaseArgument("a", "f32", None, value=2.0),
         CaseArgument("x", "f32", (5,), "x"),

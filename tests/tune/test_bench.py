@@ -20,9 +20,9 @@ Libraries = Callable[..., str]
 
 @pytest.fixture
 def bench(runner: LocalRunner, case: Case) -> Iterator[DeviceBench]:
-    made = DeviceBench(runner, "cpu", 0, limit=2.0)
-    yield made
-    made.close()
+    device_bench = DeviceBench(runner, "cpu", 0, limit=2.0)
+    yield device_bench
+    device_bench.close()
 
 
 def program(library: str) -> Candidate:

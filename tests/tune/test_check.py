@@ -54,9 +54,9 @@ def test_bad_programs_are_named_and_the_rest_is_checked(packed: New) -> None:
     served, *checked, summary = project.events("check", path, "--time-limit", "2", status=1)
     assert (served["target"], served["programs"], served["cases"]) == ("cpu", 5, 1)
     assert summary == {"event": "summary", "right": 1, "wrong": 4}
-    found = {MODES[row["program"]]: (row["status"], row["why"]) for row in checked}
-    assert found.pop("wrong")[0] == "incorrect"
-    assert found == {
+    outcome_by_mode = {MODES[row["program"]]: (row["status"], row["why"]) for row in checked}
+    assert outcome_by_mode.pop("wrong")[0] == "incorrect"
+    assert outcome_by_mode == {
         "crash": ("crash", "killed by SIGSEGV"),
         "fast": ("ok", ""),
         "hang": ("timeout", "no answer in 2 s"),
@@ -123,8 +123,10 @@ def test_a_log_from_a_machine_without_a_compiler_is_as_good_as_a_tuning_here(
     def results() -> dict[str, bytes]:
         project.run("dispatch", "export", "scale")
         files = [*project.script.glob("dispatch_table.*"), *project.script.glob("latency/*/*")]
-        found = {str(path.relative_to(project.script)): path.read_bytes() for path in files}
-        return {**found, "scale.jsonl": (project.directory / "scale.jsonl").read_bytes()}
+        content_by_path = {
+            str(path.relative_to(project.script)): path.read_bytes() for path in files
+        }
+        return {**content_by_path, "scale.jsonl": (project.directory / "scale.jsonl").read_bytes()}
 
     *tuned, summary = project.events("tune", "--import", str(log))
     assert [row["schedule"] for row in tuned] == [{"mode": "fast"}] * 2

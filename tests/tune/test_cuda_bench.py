@@ -25,18 +25,18 @@ KERNEL = "extern int fake_kernel(uint64_t); fake_kernel({nanoseconds})"
 @pytest.fixture
 def gpu(fake_driver, tmp_path, monkeypatch) -> Iterator[Callable[..., DeviceBench]]:
     """gpu(cold=…, FAKE_…=…): a bench on the fake GPU."""
-    runner, made = LocalRunner(), list[DeviceBench]()
+    runner, benches = LocalRunner(), list[DeviceBench]()
     monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_driver))
     monkeypatch.setenv("FAKE_GPU_LOG", str(tmp_path / "journal"))
 
     def make(**environment: str) -> DeviceBench:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        made.append(DeviceBench(runner, "cuda", 0, limit=20.0))
-        return made[-1]
+        benches.append(DeviceBench(runner, "cuda", 0, limit=20.0))
+        return benches[-1]
 
     yield make
-    for bench in made:
+    for bench in benches:
         bench.close()
     runner.close()
 
@@ -60,10 +60,14 @@ def journal(tmp_path: Path, what: str) -> list[int]:
 
 
 def test_the_device_says_what_it_is(gpu: Callable[..., DeviceBench]) -> None:
-    said = gpu().describe_device()
-    assert said["name"] == "Fake GPU"
-    assert (said["kind"], said["arch"], said["driver"]) == ("cuda", "sm_90", 13000)
-    assert said["id"] == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+    description = gpu().describe_device()
+    assert description["name"] == "Fake GPU"
+    assert (description["kind"], description["arch"], description["driver"]) == (
+        "cuda",
+        "sm_90",
+        13000,
+    )
+    assert description["id"] == "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
 def test_results_are_checked_in_the_device_s_memory(gpu, case, kernel) -> None:

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from support.project import Project, head, needs_cxx
-from tilusbuild.errors import InputError, Place
+from tilusbuild.errors import InputError, Location
 from tilusbuild.manifest.arguments import InitSection
 from tilusbuild.signature.model import Argument
 from tilusbuild.signature.parsing import join_arguments, parse_argument
 from tilusbuild.tune.input_rules import InitRule, InputRules, make_declared_inputs
 from tilusbuild.tune.inputs import Input
 
-PLACE = Place("tilus.toml", 3, 5, "init = …")
+PLACE = Location("tilus.toml", 3, 5, "init = …")
 GATHER = """\
 [script.gather]
 template = "gather.cu.j2"

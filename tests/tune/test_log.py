@@ -32,10 +32,10 @@ def test_answers_are_read_as_they_were_written(path: Path) -> None:
 
 
 def test_cut_anywhere_it_loses_the_last_line_only(path: Path) -> None:
-    whole = path.read_bytes()
-    last = whole.rstrip(b"\n").rindex(b"\n") + 1
-    for size in range(last, len(whole) - 1):
-        path.write_bytes(whole[:size])
+    content = path.read_bytes()
+    last = content.rstrip(b"\n").rindex(b"\n") + 1
+    for size in range(last, len(content) - 1):
+        path.write_bytes(content[:size])
         assert list(SampleLog(str(path)).answers) == [FIRST]
 
 

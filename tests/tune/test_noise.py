@@ -15,18 +15,20 @@ SINGLE = [name for name, dtype in DTYPES.items() if dtype.lanes == 1]
 
 @pytest.mark.parametrize("dtype", SINGLE)
 def test_numbers_are_moderate_and_differ(dtype: str) -> None:
-    found = np.frombuffer(make_noise(dtype, COUNT, "0 x"), get_numpy_type(dtype)).astype(np.float64)
+    values = np.frombuffer(make_noise(dtype, COUNT, "0 x"), get_numpy_type(dtype)).astype(
+        np.float64
+    )
     limits = DTYPES[dtype].limits or (0, 1)
     low: float
     high: float
     low, high = (-1, 1) if dtype in FLOATS else (max(-8, limits[0]), min(8, limits[1]))
     if dtype == "f8e8m0":
         low, high = 0.25, 4
-    assert low <= found.min() < (low + high) / 2 < found.max() <= high
-    assert np.abs(found).min() >= (2**-6 if dtype in FLOATS else 0)
-    assert not np.array_equal(found[:64], found[64:128])
+    assert low <= values.min() < (low + high) / 2 < values.max() <= high
+    assert np.abs(values).min() >= (2**-6 if dtype in FLOATS else 0)
+    assert not np.array_equal(values[:64], values[64:128])
     other = np.frombuffer(make_noise(dtype, COUNT, "1 x"), get_numpy_type(dtype)).astype(np.float64)
-    assert not np.array_equal(found, other)
+    assert not np.array_equal(values, other)
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("f16", 10), ("bf16", 7), ("f32", 23), ("f64", 52)])

@@ -157,7 +157,7 @@ def test_rounds_are_interleaved(log: Path) -> None:
     tuned(bench, work, [make_case()], log)
     samples = [program for _, program, what, _ in bench.asked if what == "sample"]
     rounds = [samples[i : i + 3] for i in range(3, len(samples), 3)]
-    assert all(sorted(each) == [0, 1, 2] for each in rounds)
+    assert all(sorted(round_programs) == [0, 1, 2] for round_programs in rounds)
     assert rounds[0] == rounds[1][::-1]
 
 
@@ -204,17 +204,17 @@ def test_interrupted_anywhere_and_resumed_it_ends_the_same(
         tile, unroll = program.schedule["tile"], program.schedule["unroll"]
         return 1e-3 * (1 + abs(tile - 4) / 8 + abs(unroll - 2) / 50)
 
-    whole = Recorded(seconds)
+    full_bench = Recorded(seconds)
     make_source = partial(RecordedSource, ahead, broken=(2, 9))
-    expected = tuned(whole, work, cases, tmp_path / "whole", budget, source=make_source())
-    for lives in range(0, len(whole.asked), 7):
+    expected = tuned(full_bench, work, cases, tmp_path / "whole", budget, source=make_source())
+    for lives in range(0, len(full_bench.asked), 7):
         log = tmp_path / f"cut-{lives}"
         source = make_source()
         with pytest.raises(Killed):
             tuned(Recorded(seconds, lives=lives), work, cases, log, budget, source=source)
         rest, source = Recorded(seconds), make_source(built=source.built)
         assert tuned(rest, work, cases, log, budget, source=source) == expected
-        assert len(rest.asked) == len(whole.asked) - lives, "nothing is measured twice"
+        assert len(rest.asked) == len(full_bench.asked) - lives, "nothing is measured twice"
 
 
 def crowded(program: Any) -> float | str:
@@ -300,9 +300,9 @@ class TestBudget:
         cases = [make_case(str(n)) for n in range(4)]
         bench = Recorded(lambda p: 1e-3 * (1 + p.index))
         tuned(bench, work, cases, log, Budget(runs=400))
-        each = Counter(case for case, *_ in bench.asked)
-        assert len(each) == 4
-        assert max(each.values()) <= 2 * min(each.values())
+        count_by_case = Counter(case for case, *_ in bench.asked)
+        assert len(count_by_case) == 4
+        assert max(count_by_case.values()) <= 2 * min(count_by_case.values())
 
     def test_counts_compiles_which_begin_when_a_search_wants_them(self, log: Path) -> None:
         work = make_work(x=range(64), y=range(64))
@@ -329,18 +329,18 @@ class TestBudget:
 # Which programs are looked at when the budget does not suffice for all.
 def looked(work: Any, seconds: Any, runs: int) -> dict[int, float | None]:
     """What was looked at, in order, each look being one run."""
-    quota, found = Quota(Budget(runs=runs)), dict[int, Any]()
+    quota, seconds_by_index = Quota(Budget(runs=runs)), dict[int, Any]()
 
     def look(wanted: Any) -> float | None:
         program, *following = wanted
-        assert not any(p.index in found for p in following)
-        assert program.index not in found, "nobody is looked at twice"
+        assert not any(p.index in seconds_by_index for p in following)
+        assert program.index not in seconds_by_index, "nobody is looked at twice"
         quota.runs += 1
-        found[program.index] = seconds(program)
-        return found[program.index]
+        seconds_by_index[program.index] = seconds(program)
+        return seconds_by_index[program.index]
 
     search_programs(work, quota, 1, look)
-    return found
+    return seconds_by_index
 
 
 def bowl(program: Any) -> float:
@@ -355,9 +355,9 @@ def test_everything_with_a_budget_that_suffices() -> None:
 
 def test_local_search_finds_what_the_sample_missed() -> None:
     work = make_work(x=range(40), y=range(40))
-    found = looked(work, bowl, 200)
-    assert len(found) <= 161
-    assert min(seconds for seconds in found.values() if seconds is not None) == 1.0
+    seconds_by_index = looked(work, bowl, 200)
+    assert len(seconds_by_index) <= 161
+    assert min(seconds for seconds in seconds_by_index.values() if seconds is not None) == 1.0
 
 
 def test_programs_that_are_out_do_not_stop_the_search() -> None:

@@ -22,11 +22,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    made = Cluster()
+    ray_cluster = Cluster()
     for _ in range(3):
-        made.add_node(num_cpus=1, object_store_memory=80 << 20, include_dashboard=False)
-    yield made
-    made.shutdown()
+        ray_cluster.add_node(num_cpus=1, object_store_memory=80 << 20, include_dashboard=False)
+    yield ray_cluster
+    ray_cluster.shutdown()
 
 
 def list_questions(project: Any) -> list[tuple[Any, ...]]:

@@ -21,8 +21,8 @@ def rows(project: Any) -> dict[int, int]:
 
 
 def refused(project: Any) -> list[dict[str, Any]]:
-    said = json.loads((project.script / "dispatch_table.json").read_text())
-    return list(said.get("refused", []))
+    table = json.loads((project.script / "dispatch_table.json").read_text())
+    return list(table.get("refused", []))
 
 
 def loaded(project: Any) -> Any:
@@ -95,12 +95,12 @@ def test_other_directories_that_list_the_program_learn_of_it(tune_project: New) 
 
 
 def rows_of(scripts: list[Path]) -> list[str]:
-    found = []
+    row_modes = []
     for path in scripts:
         modes = json.loads((path / "script.json").read_text())["schedules"]["mode"]
         for table in json.loads((path / "dispatch_table.json").read_text())["tables"]:
-            found += [modes[program] for _, program, *_ in table["entries"]]
-    return found
+            row_modes += [modes[program] for _, program, *_ in table["entries"]]
+    return row_modes
 
 
 def test_a_default_and_a_rule_for_it_are_refused_loudly(tune_project: New) -> None:
@@ -130,8 +130,8 @@ table = [{ when = "n > 100000", use = { mode = "wrong1000" } }]
             call()
     # Without a row, calls come to the default.
     path = project.script / "dispatch_table.json"
-    said = json.loads(path.read_text())
-    path.write_text(json.dumps({**said, "tables": []}))
+    table = json.loads(path.read_text())
+    path.write_text(json.dumps({**table, "tables": []}))
     with pytest.raises(LoadError, match="the default schedule chooses program"):
         loaded(project).select(n=5)
 

@@ -128,8 +128,8 @@ def test_a_call_that_nothing_serves_is_an_error_that_names_the_rules(project: Pr
     project.edit("tilus.toml", "{ n = 65521 }", "{ n = 7 }")
     warned = project.run("build").err
     assert "warning: scale cpu has no program that serves n = 7" in warned
-    said = project.run("dispatch", "check", "scale", status=1).out
-    assert "scale cpu has no program that serves n = 7" in said
+    output = project.run("dispatch", "check", "scale", status=1).out
+    assert "scale cpu has no program that serves n = 7" in output
 
 
 @pytest.mark.parametrize(

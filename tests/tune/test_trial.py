@@ -35,11 +35,11 @@ GEMM = declared(
 
 
 def test_inputs_have_the_declared_shapes_and_types() -> None:
-    made = inputs.generate_inputs(GEMM, {"m": 3, "n": 5, "k": 7})
-    assert list(made) == ["a", "b", "c", "alpha"]
-    assert (made["a"].shape, made["a"].dtype) == ((3, 7), np.float16)  # type: ignore[union-attr]
-    assert made["c"].shape == (3, 5)  # type: ignore[union-attr]
-    assert isinstance(made["alpha"], float)
+    input_values = inputs.generate_inputs(GEMM, {"m": 3, "n": 5, "k": 7})
+    assert list(input_values) == ["a", "b", "c", "alpha"]
+    assert (input_values["a"].shape, input_values["a"].dtype) == ((3, 7), np.float16)  # type: ignore[union-attr]
+    assert input_values["c"].shape == (3, 5)  # type: ignore[union-attr]
+    assert isinstance(input_values["alpha"], float)
 
 
 def test_a_missing_size_and_one_outside_its_range_are_named() -> None:
@@ -79,10 +79,10 @@ def test_a_reference_is_called_by_name_or_in_order(tmp_path: Path) -> None:
         "def by_name(alpha, a, b):\n    return alpha * (a @ b)\n"
         "def in_order(*arguments):\n    return arguments[3] * (arguments[0] @ arguments[1])\n"
     )
-    made = inputs.generate_inputs(GEMM, {"m": 2, "n": 2, "k": 2})
+    input_values = inputs.generate_inputs(GEMM, {"m": 2, "n": 2, "k": 2})
     results = [
         functions.call_reference(
-            functions.load_function(str(tmp_path), f"ref.py:{name}"), GEMM, made
+            functions.load_function(str(tmp_path), f"ref.py:{name}"), GEMM, input_values
         )["c"]
         for name in ("by_name", "in_order")
     ]
@@ -105,7 +105,7 @@ def test_a_reference_that_is_not_there(tmp_path: Path, text: str, message: str) 
 
 
 @pytest.mark.parametrize(
-    ("definition", "said", "hint"),
+    ("definition", "message", "hint"),
     [
         ("gemm(a, b, c):\n    c[:] = a @ b", "returned nothing for c", "ends with `return c`"),
         ("gemm(a, b):\n    return a @ b, a", "returned 2 arrays", "one array"),
@@ -116,15 +116,15 @@ def test_a_reference_that_is_not_there(tmp_path: Path, text: str, message: str) 
     ],
 )
 def test_a_reference_that_fails_or_has_another_form_is_shown_at_its_line(
-    tmp_path: Path, definition: str, said: str, hint: str
+    tmp_path: Path, definition: str, message: str, hint: str
 ) -> None:
     (tmp_path / "ref.py").write_text(f"import math\n\n\ndef {definition}\n")
     function = functions.load_function(str(tmp_path), "ref.py:gemm")
-    made = inputs.generate_inputs(GEMM, {"m": 2, "n": 2, "k": 2})
+    input_values = inputs.generate_inputs(GEMM, {"m": 2, "n": 2, "k": 2})
     with pytest.raises(InputError) as caught:
-        functions.call_reference(function, GEMM, made)
+        functions.call_reference(function, GEMM, input_values)
     error = caught.value
-    assert said in error.message
+    assert message in error.message
     assert hint in str(error.hint)
     assert (error.line, error.text) == (4, f"def {definition}".partition("\n")[0])
 
@@ -159,8 +159,8 @@ def test_values_are_those_of_the_inputs(dtype: str) -> None:
     bits = np.arange(256 if size == 1 else 4096).astype(f"u{size}")
     typed = bits.view(inputs.get_numpy_type(dtype))
     expected = np.asarray(inputs.widen_floats(typed), np.float64)
-    found = np.array(list(elements.decode_elements(bits.tobytes(), dtype)), np.float64)
-    np.testing.assert_array_equal(found, expected)
+    actual = np.array(list(elements.decode_elements(bits.tobytes(), dtype)), np.float64)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_the_worst_element_is_named() -> None:

@@ -68,11 +68,11 @@ sys.exit(main(sys.argv[1:]))
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory, fake_driver: Path) -> Path:
     """A project, and a driver in `driver`."""
-    made = tmp_path_factory.mktemp("fill")
+    project = tmp_path_factory.mktemp("fill")
     for name, text in (("tilus.toml", MANIFEST), ("fill.cu.j2", TEMPLATE), ("ref.py", REFERENCE)):
-        (made / name).write_text(text)
-    (made / "driver").symlink_to(fake_driver)
-    return made
+        (project / name).write_text(text)
+    (project / "driver").symlink_to(fake_driver)
+    return project
 
 
 def on_gpu(directory: Path) -> dict[str, str]:
@@ -162,9 +162,11 @@ def test_a_package_is_measured_where_the_gpu_is(directory: Path, tmp_path: Path)
     standard library alone, when the log is imported, then the next package is all right."""
 
     def check(status: int, *words: str) -> None:
-        made = command_line.run(directory, "package", "--with-tests", "--format", "dir").out.strip()
+        package = command_line.run(
+            directory, "package", "--with-tests", "--format", "dir"
+        ).out.strip()
         start = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r})\n{CHECK}"
-        command = [sys.executable, "-I", "-S", "-c", start, str(directory / made), *words]
+        command = [sys.executable, "-I", "-S", "-c", start, str(directory / package), *words]
         run_to_end(command, cwd=tmp_path, env=on_gpu(directory), status=status)
 
     command_line.run(directory, "build")

@@ -18,15 +18,15 @@ New = Callable[..., Any]
 
 def measured(log: Path) -> list[dict[str, Any]]:
     """The whole answers in a log."""
-    found = []
+    answers = []
     for line in log.read_text().splitlines():
         try:
             value = json.loads(line)
         except ValueError:
             continue
         if value["what"] in ("check", "sample"):
-            found.append(value)
-    return found
+            answers.append(value)
+    return answers
 
 
 def test_bad_programs_are_tuned_around_and_each_is_reported(tune_project: New) -> None:
@@ -84,8 +84,8 @@ def test_tune_and_run_speak_of_one_thing(tune_project: New) -> None:
     assert warm[0].endswith("; warm caches")
     texts = [line.split()[4] for line in tuned[3:5]]  # such as 2.31x (2.20-2.40)
     gains = [1.0 if text == "no" else float(text.removesuffix("x")) for text in texts]
-    (said,) = (line for line in tuned if line.startswith("speed-up over program 0: "))
-    mean = float(said.split("x over all sizes (geometric mean)")[0].split()[-1])
+    (speedup_line,) = (line for line in tuned if line.startswith("speed-up over program 0: "))
+    mean = float(speedup_line.split("x over all sizes (geometric mean)")[0].split()[-1])
     assert mean == pytest.approx((gains[0] * gains[1]) ** 0.5, abs=0.02)
     shown = project.run("dispatch", "show", "scale").out
     assert [line.split()[0] for line in shown.splitlines()[-2:]] == ["100", "5000"]
@@ -96,8 +96,8 @@ def test_tune_and_run_speak_of_one_thing(tune_project: New) -> None:
     assert kernel.select(n=120).why == "measured at n = 100"
     assert kernel.select(n=900).why == "nothing is measured for n = 900; n = 5000 is nearest"
     lines = project.events("report")
-    found = [line["sizes"] for line in lines if line["event"] == "measured"]
-    assert found == [{"n": 100}, {"n": 5000}]
+    sizes = [line["sizes"] for line in lines if line["event"] == "measured"]
+    assert sizes == [{"n": 100}, {"n": 5000}]
 
 
 def test_a_rule_by_hand_or_a_fit_that_outranks_the_winner_is_said(tune_project: New) -> None:
@@ -191,9 +191,9 @@ def test_nothing_usable_is_status_1(tune_project: New) -> None:
     *_, tuned, summary = project.events("tune", "scale", status=1)
     assert tuned["program"] is None
     assert summary["without"] == 1
-    said = json.loads((project.script / "dispatch_table.json").read_text())
-    assert said["tables"] == []
-    ((wrong,)) = said["refused"]
+    table = json.loads((project.script / "dispatch_table.json").read_text())
+    assert table["tables"] == []
+    ((wrong,)) = table["refused"]
     assert (wrong["status"], wrong["sizes"]) == ("incorrect", {"n": 1000})
 
 
@@ -234,13 +234,13 @@ def test_killed_at_any_time_it_goes_on_from_the_last_sample(tune_project: New) -
                 break
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        found = measured(project.log)
-        assert found[: len(kept)] == kept
-        kept = found
+        answers = measured(project.log)
+        assert answers[: len(kept)] == kept
+        kept = answers
     project.run("tune", "scale")
-    found = measured(project.log)
-    assert found[: len(kept)] == kept, "what was measured stays"
-    questions = [(a["case"], a["program"], a["what"], a["number"]) for a in found]
+    answers = measured(project.log)
+    assert answers[: len(kept)] == kept, "what was measured stays"
+    questions = [(a["case"], a["program"], a["what"], a["number"]) for a in answers]
     assert len(set(questions)) == len(questions), "nothing is measured twice"
     assert not list((project.directory / ".cache" / "staging").iterdir())
     table = (project.script / "dispatch_table.json").read_bytes()

@@ -19,9 +19,9 @@ def _compiler() -> None:
 
 
 def test_a_walk_ends_where_clean_builds_do() -> None:
-    found, taken, counts = command.walk(SEED, range(STEPS), "")
-    assert not found, f"make walk SEED={SEED} ONLY={','.join(map(str, taken))}\n{found}"
-    assert len(taken) == STEPS
+    finding, step_numbers, counts = command.walk(SEED, range(STEPS), "")
+    assert not finding, f"make walk SEED={SEED} ONLY={','.join(map(str, step_numbers))}\n{finding}"
+    assert len(step_numbers) == STEPS
     assert "builds that end 0" in counts
 
 
@@ -39,9 +39,9 @@ def test_what_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(steps.STEPS, "begin", (begin, 0))
     monkeypatch.setitem(steps.STEPS, "meddle", (meddle, 0))
     monkeypatch.setattr(command, "steps", lambda *_: [(each, 1) for each in drawn])
-    found, taken, _ = command.walk(1, range(len(drawn)), "")
-    assert "is other in ['module/compile.sh']" in found
-    assert taken == [0, 1, 2]
+    finding, step_numbers, _ = command.walk(1, range(len(drawn)), "")
+    assert "is other in ['module/compile.sh']" in finding
+    assert step_numbers == [0, 1, 2]
 
 
 def test_the_shortest_walk(monkeypatch: pytest.MonkeyPatch) -> None:

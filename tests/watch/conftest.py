@@ -97,8 +97,8 @@ class WatchedProject(Project):
         """What the index says was built last, without where the manifest lies."""
         index = json.loads((self.cache / "index.json").read_bytes())
         projects = index["projects"].values()
-        for each in projects:
-            del each["origin"][""]  # the manifest's inodes and time: no copy has them
+        for project in projects:
+            del project["origin"][""]  # the manifest's inodes and time: no copy has them
         return list(projects)
 
 
@@ -129,18 +129,20 @@ class Watch:
 
     def until(self, *names: str, **values: Any) -> list[dict[str, Any]]:
         """Everything said until an event of such a name, which says these values."""
-        said: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         while True:
             try:
                 event = self._events.get(timeout=90)
             except queue.Empty:
-                pytest.fail(f"never said: {names} {values}; said {said[-8:]}; {self.errors[-20:]}")
+                pytest.fail(
+                    f"never said: {names} {values}; said {events[-8:]}; {self.errors[-20:]}"
+                )
             if event is None:
-                pytest.fail(f"it has ended: {said[-8:]} {''.join(self.errors)}")
-            said.append(event)
+                pytest.fail(f"it has ended: {events[-8:]} {''.join(self.errors)}")
+            events.append(event)
             matches = all(event.get(name) == value for name, value in values.items())
             if event["event"] in names and matches:
-                return said
+                return events
 
     def rest(self) -> list[dict[str, Any]]:
         """Everything said until it waits again."""
@@ -148,11 +150,11 @@ class Watch:
 
     def quiet(self, seconds: float) -> list[dict[str, Any]]:
         """Everything said until nothing was for so long."""
-        said = []
+        events = []
         with contextlib.suppress(queue.Empty):
             while (event := self._events.get(timeout=seconds)) is not None:
-                said.append(event)
-        return said
+                events.append(event)
+        return events
 
     def interrupt(self) -> int:
         """Ctrl-C; the exit status."""
@@ -202,11 +204,11 @@ def watch() -> Iterator[Callable[..., Watch]]:
         return started[-1]
 
     yield start
-    for each in started:
-        if each.process.poll() is None:
-            assert each.interrupt() == 130
-        each.processes.assert_none()
-        assert "Traceback" not in "".join(each.errors), "".join(each.errors)
+    for session in started:
+        if session.process.poll() is None:
+            assert session.interrupt() == 130
+        session.processes.assert_none()
+        assert "Traceback" not in "".join(session.errors), "".join(session.errors)
 
 
 @pytest.fixture

@@ -32,14 +32,14 @@ def test_a_cancelled_one_has_no_status(runner: LocalRunner, tmp_path: Path) -> N
 
 
 def test_lines_are_whole_whatever_pieces_they_come_in() -> None:
-    said: list[str] = []
-    lines = LineSplitter(said.append)
+    output_lines: list[str] = []
+    lines = LineSplitter(output_lines.append)
     text = "one\r\n\n10%\r50%\rall\nh\u00e4lf"
     for byte in text.encode():
         lines.add_output(bytes([byte]))
-    assert said == ["one", "", "all"]
+    assert output_lines == ["one", "", "all"]
     lines.flush_line()
-    assert said[3:] == ["h\u00e4lf"]
+    assert output_lines[3:] == ["h\u00e4lf"]
 
 
 def test_it_knows_what_was_rebuilt_and_an_error_is_reported(runner, tmp_path) -> None:

@@ -114,17 +114,17 @@ class Hints:
 
     def until(self, path: Path | str) -> set[str]:
         """Everything told up to this path."""
-        told = set()
-        while str(path) not in told:
-            told.add(self.told.get(timeout=30))
-        return told
+        paths = set()
+        while str(path) not in paths:
+            paths.add(self.told.get(timeout=30))
+        return paths
 
 
 @pytest.fixture
 def hints(tmp_path: Path) -> Iterator[Hints]:
-    made = Hints(tmp_path / "kernels/cache")
-    yield made
-    made.observer.close()
+    path_hints = Hints(tmp_path / "kernels/cache")
+    yield path_hints
+    path_hints.observer.close()
 
 
 def test_a_save_is_reported_and_temp_files_and_the_cache_are_not(hints, tmp_path) -> None:
@@ -133,8 +133,8 @@ def test_a_save_is_reported_and_temp_files_and_the_cache_are_not(hints, tmp_path
     for name in ("cache/lib.so", ".a.j2.swp"):
         (tmp_path / "kernels" / name).write_text("x")
     (tmp_path / "kernels/a.j2").write_text("x")
-    told = hints.until(tmp_path / "kernels/a.j2")
-    assert told == {str(tmp_path / "kernels/a.j2")}
+    paths = hints.until(tmp_path / "kernels/a.j2")
+    assert paths == {str(tmp_path / "kernels/a.j2")}
 
 
 def test_a_rename_is_reported_under_both_names(hints: Hints, tmp_path: Path) -> None:
@@ -145,15 +145,15 @@ def test_a_rename_is_reported_under_both_names(hints: Hints, tmp_path: Path) -> 
 
 
 def test_another_directory_under_the_same_name_is_followed(hints: Hints, tmp_path: Path) -> None:
-    place = tmp_path / "kernels"
-    hints.observer.watch_roots({str(place): True})  # one that is missing is not an error
-    place.mkdir()
-    hints.observer.watch_roots({str(place): True})
-    os.rename(place, tmp_path / "away")
-    place.mkdir()
-    hints.observer.watch_roots({str(place): True})
-    (place / "new").write_text("x")
-    hints.until(place / "new")
+    directory = tmp_path / "kernels"
+    hints.observer.watch_roots({str(directory): True})  # one that is missing is not an error
+    directory.mkdir()
+    hints.observer.watch_roots({str(directory): True})
+    os.rename(directory, tmp_path / "away")
+    directory.mkdir()
+    hints.observer.watch_roots({str(directory): True})
+    (directory / "new").write_text("x")
+    hints.until(directory / "new")
 
 
 def test_without_a_thread_there_are_no_hints(

@@ -172,14 +172,14 @@ def live(seed: int, make: Callable[..., Any], watch: Any) -> None:
     assert watching.interrupt() == 130
 
     clean = project.copy(project.directory.parent / "clean", cache=False)
-    for each in (project, clean):
+    for checkout in (project, clean):
         # How many of the schedules that fail alike are tried, and not left out, is chance.
-        each.events("build", "-k", "0")
+        checkout.events("build", "-k", "0")
     assert project.roots == clean.roots
     project.events("cache", "gc")
-    ours, theirs = project.tree(), clean.tree()
-    assert sorted(ours) == sorted(theirs)
-    assert ours == theirs
+    actual, expected = project.tree(), clean.tree()
+    assert sorted(actual) == sorted(expected)
+    assert actual == expected
     assert os.listdir(project.cache / "staging") == []
 
 
@@ -188,5 +188,5 @@ def test_at_rest_the_tree_is_that_of_a_clean_build(new_project, watch) -> None:
     # Several lives at once: most of one is waiting.
     with ThreadPoolExecutor(4) as pool:
         lives = [pool.submit(live, seed, new_project, watch) for seed in range(SEEDS)]
-    failed = {seed: error for seed, each in enumerate(lives) if (error := each.exception())}
+    failed = {seed: error for seed, future in enumerate(lives) if (error := future.exception())}
     assert not failed, failed

@@ -24,11 +24,11 @@ def screen_on(err: io.StringIO, **how: Any) -> Screen:
     return Screen(reporter=lambda: PlainReporter(err), stderr=err, **{**options, **how})
 
 
-def shown(*told: Event, **how: Any) -> str:
+def shown(*sequence: Event, **how: Any) -> str:
     """What stderr has after these events."""
     err = io.StringIO()
     screen = screen_on(err, **how)
-    for event in told:
+    for event in sequence:
         screen.emit(event)
     screen.close()
     return err.getvalue()
@@ -63,14 +63,14 @@ def test_the_last_line_of_a_terminal_is_taken_away_before_another() -> None:
 
 
 def test_lines_go_above_the_line_of_the_running_command() -> None:
-    told = (STARTED, events.Printed("one\x1b[31m"), ENDED, WATCHING)
-    assert shown(*told, terminal=True).split("\r\x1b[2K") == [
+    sequence = (STARTED, events.Printed("one\x1b[31m"), ENDED, WATCHING)
+    assert shown(*sequence, terminal=True).split("\r\x1b[2K") == [
         "running make; Ctrl-C ends",
         "one\nrunning make; Ctrl-C ends",
         "error: make: exit status 2\nwatching 12 paths; Ctrl-C ends",
         "",
     ]
-    assert shown(*told).splitlines() == ["one", "error: make: exit status 2"]
+    assert shown(*sequence).splitlines() == ["one", "error: make: exit status 2"]
 
 
 def test_a_long_command_leaves_the_last_line_one_line() -> None:

@@ -53,8 +53,8 @@ class Terminal:
 def terminal() -> Iterator[Terminal]:
     # A socket's path may have some hundred characters only, fewer than pytest's directories have.
     socket = f"/tmp/tilusbuild-tmux-{os.getpid()}-{time.monotonic_ns()}"
-    made = Terminal(socket)
-    yield made
+    new_terminal = Terminal(socket)
+    yield new_terminal
     subprocess.run(["tmux", "-S", socket, "kill-server"], capture_output=True, check=False)
     if os.path.exists(socket):
         os.unlink(socket)

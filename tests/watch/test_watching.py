@@ -22,17 +22,17 @@ api.BaseObserver.schedule = schedule
 """
 
 
-def compiled(said: list[dict[str, Any]]) -> Counter[str]:
+def compiled(events: list[dict[str, Any]]) -> Counter[str]:
     """How many programs of each script were compiled."""
-    return Counter(event["script"] for event in said if event["event"] == "started")
+    return Counter(event["script"] for event in events if event["event"] == "started")
 
 
-def renders(said: list[dict[str, Any]]) -> int:
-    return sum(event["renders"] for event in said if event["event"] == "replanned")
+def renders(events: list[dict[str, Any]]) -> int:
+    return sum(event["renders"] for event in events if event["event"] == "replanned")
 
 
-def changed(said: list[dict[str, Any]]) -> list[str]:
-    return [path for event in said if event["event"] == "changed" for path in event["paths"]]
+def changed(events: list[dict[str, Any]]) -> list[str]:
+    return [path for event in events if event["event"] == "changed" for path in event["paths"]]
 
 
 def test_a_save_builds_what_it_changed_and_nothing_else(project, watch):
@@ -43,12 +43,12 @@ def test_a_save_builds_what_it_changed_and_nothing_else(project, watch):
     assert set(starts[:2]) == {"scale/1 gpu", "add/1 gpu"}, "defaults come first"
 
     project.kernel("scale", "edited")
-    said = watching.rest()
-    assert changed(said) == ["kernels/scale.cu.j2"]
-    assert (compiled(said), renders(said)) == ({"scale": 3}, 3)
-    starts = [event["label"] for event in said if event["event"] == "started"]
+    events = watching.rest()
+    assert changed(events) == ["kernels/scale.cu.j2"]
+    assert (compiled(events), renders(events)) == ({"scale": 3}, 3)
+    starts = [event["label"] for event in events if event["event"] == "started"]
     assert "scale/1 gpu" in starts[:2], "and so after an edit"
-    (rebuilt,) = [event for event in said if event["event"] == "rebuilt"]
+    (rebuilt,) = [event for event in events if event["event"] == "rebuilt"]
     assert (rebuilt["ok"], rebuilt["programs"], rebuilt["scripts"]) == (True, 3, ["scale"])
 
     project.save("include/part.h", "// other\n")
@@ -56,18 +56,18 @@ def test_a_save_builds_what_it_changed_and_nothing_else(project, watch):
 
     project.manifest("scale", "add", "add2")
     project.save("kernels/add2.cu.j2", (project.directory / "kernels/add.cu.j2").read_text())
-    said = watching.until("watching", ok=True)
-    assert compiled(said) == {"add2": 3}
-    assert renders(said) == 3
+    events = watching.until("watching", ok=True)
+    assert compiled(events) == {"add2": 3}
+    assert renders(events) == 3
 
 
 def test_what_changes_no_program_compiles_nothing(project, watching):
     path = project.directory / "kernels/scale.cu.j2"
     text = path.read_text()
     project.save("kernels/scale.cu.j2", "{# a comment #}" + text)
-    said = watching.rest()
-    assert (compiled(said), renders(said)) == ({}, 3)
-    assert said[-1]["ok"]
+    events = watching.rest()
+    assert (compiled(events), renders(events)) == ({}, 3)
+    assert events[-1]["ok"]
 
     for name in ("kernels/.scale.cu.j2.swp", "kernels/4913", "kernels/notes.txt", "first/new.txt"):
         project.write(name, "x")
@@ -76,8 +76,8 @@ def test_what_changes_no_program_compiles_nothing(project, watching):
     assert watching.quiet(1.0) == []
 
     project.save("tilus.toml", (project.directory / "tilus.toml").read_text() + "# a comment\n")
-    said = watching.rest()
-    assert (changed(said), compiled(said), renders(said)) == (["tilus.toml"], {}, 0)
+    events = watching.rest()
+    assert (changed(events), compiled(events), renders(events)) == (["tilus.toml"], {}, 0)
 
 
 def test_rows_of_the_repository_are_followed(project, watching):
@@ -90,14 +90,14 @@ def test_rows_of_the_repository_are_followed(project, watching):
     head = json.dumps({"schema": 1, "script": "scale"})
     lines = [head, json.dumps({**row, "schedule": {"unroll": 3}, "seconds": 1})]
     project.save("scale.jsonl", "\n".join(lines))
-    said = watching.rest()
-    assert (changed(said), compiled(said)) == (["scale.jsonl"], {})
+    events = watching.rest()
+    assert (changed(events), compiled(events)) == (["scale.jsonl"], {})
     table_file = next(project.cache.glob("scripts/scale/*/dispatch_table.json"))
     tables = json.loads(table_file.read_bytes())["tables"]
     assert tables[0]["entries"] == [[[8], 2, 1, [8], "scale.jsonl", False, []]]
     project.save("scale.jsonl", "\n".join([*lines, "<<<<<<<"]))
-    said = watching.until("watching", ok=False)
-    (problem,) = [event for event in said if event["event"] == "problem"]
+    events = watching.until("watching", ok=False)
+    (problem,) = [event for event in events if event["event"] == "problem"]
     assert problem["message"].startswith("scale.jsonl:3:1: error: not measurements of scale: JSON")
     project.save("scale.jsonl", head)
     assert watching.rest()[-1]["ok"]
@@ -108,14 +108,14 @@ def test_a_new_header_that_shadows_another_is_seen(project, watching):
     project.write("first/all.h", "// shadows\n")
     assert compiled(watching.rest()) == {"scale": 3, "add": 3}
     (project.directory / "first/all.h").unlink()
-    said = watching.rest()
-    assert (changed(said), compiled(said)) == (["first/all.h"], {}), "it was built before"
+    events = watching.rest()
+    assert (changed(events), compiled(events)) == (["first/all.h"], {}), "it was built before"
 
 
 def test_directories_moved_away_and_back_and_files_renamed(project, watching):
     os.rename(project.directory / "kernels", project.directory / "away")
-    said = watching.until("watching", ok=False)
-    problem = next(event["message"] for event in said if event["event"] == "problem")
+    events = watching.until("watching", ok=False)
+    problem = next(event["message"] for event in events if event["event"] == "problem")
     assert re.match(r'tilus\.toml:\d+:\d+: error: file not found: "kernels/', problem)
     os.rename(project.directory / "away", project.directory / "kernels")
     assert compiled(watching.until("watching", ok=True)) == {}
@@ -135,27 +135,27 @@ def test_hundreds_of_files_at_once_are_one_build_of_the_final_state(project, wat
         project.save(f"include/{name}", "// one of them\n")
     project.kernel("scale", "with them")
     watching.process.send_signal(signal.SIGCONT)
-    said = watching.rest() + watching.quiet(1.0)
-    assert compiled(said) == {"scale": 3, "add": 3}
-    assert Counter(event["event"] for event in said)["summary"] == 1
+    events = watching.rest() + watching.quiet(1.0)
+    assert compiled(events) == {"scale": 3, "add": 3}
+    assert Counter(event["event"] for event in events)["summary"] == 1
 
 
 def test_a_broken_template_is_shown_and_the_next_save_tries_again(project, watching):
     text = (project.directory / "kernels/add.cu.j2").read_text()
     project.save("kernels/add.cu.j2", text + "{{ unrol }}\n")
-    said = watching.rest()
-    (problem,) = [event for event in said if event["event"] == "problem"]
+    events = watching.rest()
+    (problem,) = [event for event in events if event["event"] == "problem"]
     assert "kernels/add.cu.j2:7:4" in problem["message"]
     assert 'did you mean "unroll"?' in problem["message"]
-    assert not said[-1]["ok"]
+    assert not events[-1]["ok"]
 
     project.kernel("scale", "saved meanwhile")
-    said = watching.rest()
-    assert (compiled(said), said[-1]["ok"]) == ({}, False), "nothing is built of half a plan"
-    assert [event for event in said if event["event"] == "problem"] == [], "once"
+    events = watching.rest()
+    assert (compiled(events), events[-1]["ok"]) == ({}, False), "nothing is built of half a plan"
+    assert [event for event in events if event["event"] == "problem"] == [], "once"
     project.save("kernels/add.cu.j2", text)
-    said = watching.rest()
-    assert (compiled(said), said[-1]["ok"]) == ({"scale": 3}, True)
+    events = watching.rest()
+    assert (compiled(events), events[-1]["ok"]) == ({"scale": 3}, True)
 
 
 def test_while_a_template_is_wrong_files_that_no_plan_reads_count_for_nothing(project, watching):
@@ -173,8 +173,8 @@ def test_while_a_template_is_wrong_files_that_no_plan_reads_count_for_nothing(pr
 def test_a_broken_manifest_is_shown_until_it_is_fixed(project, watching):
     text = (project.directory / "tilus.toml").read_text()
     project.save("tilus.toml", text.replace("kernel =", "kernle =", 1))
-    said = watching.rest()
-    assert 'did you mean "kernel"?' in said[-2]["message"]
+    events = watching.rest()
+    assert 'did you mean "kernel"?' in events[-2]["message"]
     (project.directory / "tilus.toml").unlink()
     assert not watching.rest()[-1]["ok"]
     project.save("tilus.toml", text.replace("[1, 3]", "[1, 4]"))
@@ -192,19 +192,19 @@ def test_an_edited_signature_that_args_are_read_off_is_taken_up(project, watchin
         project.save("kernels/scale.cu.j2", text.replace("float a,", a))
         return watching.rest()
 
-    said = saved("double a,")
-    assert (compiled(said), said[-1]["ok"]) == ({"scale": 3}, True)
+    events = saved("double a,")
+    assert (compiled(events), events[-1]["ok"]) == ({"scale": 3}, True)
     published = (project.cache / "scripts/scale").glob("*/script.json")
     first = [json.loads(script.read_bytes())["arguments"][0] for script in published]
     assert {arg["dtype"] for arg in first} == {"f32", "f64"}, "before and after"
 
-    said = saved("half4 a,")
-    (problem,) = [event["message"] for event in said if event["event"] == "problem"]
+    events = saved("half4 a,")
+    (problem,) = [event["message"] for event in events if event["event"] == "problem"]
     assert problem.startswith("kernels/scale.cu.j2:4:12: error: the type of the parameter ")
-    assert (compiled(said), said[-1]["ok"]) == ({}, False)
+    assert (compiled(events), events[-1]["ok"]) == ({}, False)
     project.save("include/part.h", "// other\n")
-    said = watching.rest()
-    assert [event for event in said if event["event"] == "problem"] == [], "once"
+    events = watching.rest()
+    assert [event for event in events if event["event"] == "problem"] == [], "once"
     assert saved("double a,")[-1]["ok"]
 
 
@@ -231,16 +231,16 @@ def test_a_save_ends_the_compiles_that_are_of_no_more_use(project, watching):
     project.kernel("scale", "fake: hang")
     watching.until("started")
     project.kernel("scale", "goes on")
-    said = watching.rest()
-    assert said[-1]["ok"]
-    finished = [event for event in said if event["event"] == "finished"]
+    events = watching.rest()
+    assert events[-1]["ok"]
+    finished = [event for event in events if event["event"] == "finished"]
     assert {event["status"] for event in finished} == {"built"}
-    assert len([e for e in said if e["event"] == "dropped"]) >= 1
+    assert len([e for e in events if e["event"] == "dropped"]) >= 1
     assert os.listdir(project.cache / "staging") == []
     new = {name.split("/")[1] for name in set(project.tree()) - before if name[:8] == "programs"}
     assert len(new) == 3, "nothing of what was dropped is there"
     # Left are the watch, what starts its compilers, and what renders.
-    assert not [each for each in watching.processes.alive() if "tilusbuild" not in each]
+    assert not [process for process in watching.processes.alive() if "tilusbuild" not in process]
 
 
 def test_a_compile_that_is_still_of_use_goes_on(project, watch):
@@ -248,22 +248,22 @@ def test_a_compile_that_is_still_of_use_goes_on(project, watch):
     watching = watch(project)
     watching.until("started", script="add")
     project.kernel("scale", "edited meanwhile")
-    said = watching.until("watching", ok=True)
-    assert compiled(said)["add"] == 3 - 1, "the one that ran was not begun again"
-    assert not [e for e in said if e["event"] == "dropped" and e["label"].startswith("add")]
+    events = watching.until("watching", ok=True)
+    assert compiled(events)["add"] == 3 - 1, "the one that ran was not begun again"
+    assert not [e for e in events if e["event"] == "dropped" and e["label"].startswith("add")]
 
 
 def test_a_command_runs_after_each_build_that_is_well(project, watch):
     watching = watch(project, "--exec", 'echo "[$TILUSBUILD_REBUILT]"; exit 3')
     watching.rest()
     project.kernel("add", "edited")
-    said = watching.rest()
-    assert next(e["line"] for e in said if e["event"] == "output") == "[add]"
-    (ended,) = [event for event in said if event["event"] == "command"]
+    events = watching.rest()
+    assert next(e["line"] for e in events if e["event"] == "output") == "[add]"
+    (ended,) = [event for event in events if event["event"] == "command"]
     assert ended["status"] == 3
     project.kernel("add", "fake: fail")
-    said = watching.rest()
-    assert not [event for event in said if event["event"] == "command"]
+    events = watching.rest()
+    assert not [event for event in events if event["event"] == "command"]
     assert any("exit status 3" in line for line in watching.errors)
 
 
@@ -271,8 +271,8 @@ def test_a_command_is_ended_by_the_next_save(project, watch):
     watching = watch(project, "--exec", "sleep 1000")
     watching.until("rebuilt")
     project.kernel("add", "edited")
-    said = watching.until("command")
-    assert said[-1]["status"] is None
+    events = watching.until("command")
+    assert events[-1]["status"] is None
     watching.until("rebuilt")
     assert watching.interrupt() == 130
 
@@ -311,8 +311,8 @@ def test_it_ends_when_its_output_is_closed(project):
 
 
 def test_each_script_is_built_with_its_own_toolchain(project, watch, tmp_path):
-    ours = Path(project.nvcc).parents[1]
-    other = shutil.copytree(ours, tmp_path / "other", ignore=shutil.ignore_patterns("journal"))
+    toolkit = Path(project.nvcc).parents[1]
+    other = shutil.copytree(toolkit, tmp_path / "other", ignore=shutil.ignore_patterns("journal"))
     nvcc = as_release(str(other), "13.1.15")
     text = (project.directory / "tilus.toml").read_text()
     named = f'[toolchain.named.other]\nnvcc = "{nvcc}"\n[target.gpu]'

@@ -215,7 +215,7 @@ class ProgramCompiler:
         # A tool that was half written may print any error, or crash. After such a compile the files
         # of large directories are compared, too, which takes longer.
         is_suspect = compiled.cause not in (None, Cause.CHECK, Cause.LIMIT)
-        changed_path = work.toolchain.find_changed_path(whole=is_suspect)
+        changed_path = work.toolchain.find_changed_path(is_exhaustive=is_suspect)
         if changed_path is not None:
             units.forget_used()
             raise ToolsChangedError(f"{changed_path} changed while it was used; build again")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.entries import get_product, lookup_entry
-from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.errors import Diagnostic, InputError, Location
 from tilusbuild.manifest.library import SOURCES, LinkScript
 from tilusbuild.plan.planner import Plan
 from tilusbuild.runtime.naming import format_command
@@ -38,34 +38,34 @@ def check_outputs(project: Project, plan: Plan) -> None:
     by_path: dict[str, _Output] = {}
     diagnostics: list[Diagnostic | None] = []
     for output in list_outputs(project, plan):
-        place = project.manifest.locate_value("library", output.library, "output")
+        location = project.manifest.locate_value("library", output.library, "output")
         # The first output with this path, which may be this one.
         earlier = by_path.setdefault(os.path.realpath(output.path), output)
         if earlier is output:
-            diagnostics.append(_find_overwritten(project, plan, output, place))
+            diagnostics.append(_find_overwritten(project, plan, output, location))
         elif output.library != earlier.library:
             message = f'library "{earlier.library}" is written to the same file'
-            diagnostics.append(Diagnostic(message, place, _OWN_FILE))
+            diagnostics.append(Diagnostic(message, location, _OWN_FILE))
         else:
             message = f'the library of target "{output.target}" would replace that of'
             hint = "add {target} to its name: each gets its own"
-            diagnostics.append(Diagnostic(f'{message} "{earlier.target}"', place, hint))
+            diagnostics.append(Diagnostic(f'{message} "{earlier.target}"', location, hint))
     mistakes = [diagnostic for diagnostic in diagnostics if diagnostic is not None]
     if mistakes:
         raise InputError(*mistakes)
 
 
 def _find_overwritten(
-    project: Project, plan: Plan, output: _Output, place: Place
+    project: Project, plan: Plan, output: _Output, location: Location
 ) -> Diagnostic | None:
     """Return the mistake if an output would replace the manifest, a part of the cache or a file
-    that an instance reads; else None. `place` is that of the output in the manifest."""
+    that an instance reads; else None. `location` is that of the output in the manifest."""
     library = output.library
     real_path = os.path.realpath(output.path)
     if real_path == os.path.realpath(project.manifest.path):
-        return Diagnostic("the output would replace the manifest", place, _OWN_FILE)
+        return Diagnostic("the output would replace the manifest", location, _OWN_FILE)
     if real_path.startswith(os.path.realpath(project.cache.root) + "/"):
-        return Diagnostic("the output would be in the cache", place, _OWN_FILE)
+        return Diagnostic("the output would be in the cache", location, _OWN_FILE)
     for instance in plan.instances:
         if instance.inputs.paths.isdisjoint((output.path, real_path)):
             continue
@@ -77,7 +77,7 @@ def _find_overwritten(
             build_library = format_command("build", library)
             build_reader = format_command("build", reader)
             hint = f"build it first: {build_library}; {build_reader}"
-        return Diagnostic(message, place, hint)
+        return Diagnostic(message, location, hint)
     return None
 
 

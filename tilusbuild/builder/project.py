@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from tilusbuild.cache.tree import Tree
 from tilusbuild.compile.model import Pipeline
-from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.errors import Diagnostic, InputError, Location, input_error
 from tilusbuild.manifest import Settings, decide_settings, find_project_manifest
 from tilusbuild.manifest.library import SourcesScript
 from tilusbuild.manifest.memo import recall_manifest, remember_manifest, reread_manifest
@@ -259,8 +259,8 @@ class Project:
             return ()
         path = shutil.which(declared[0], path=self.environment.get("PATH"))
         if path is None:
-            place = self.manifest.locate_value("toolchain", "launcher")
-            raise input_error(f"no program {declared[0]} on PATH", place=place)
+            location = self.manifest.locate_value("toolchain", "launcher")
+            raise input_error(f"no program {declared[0]} on PATH", location=location)
         return (os.path.abspath(path), *declared[1:])
 
 
@@ -282,12 +282,12 @@ def make_toolchain_request(manifest: Manifest, name: str) -> ToolchainRequest:
         host_march=declared.host_march,
         nvcc_key=".".join(manifest.resolve_toolchain_key(name, "nvcc")),
         cxx_key=".".join(manifest.resolve_toolchain_key(name, "cxx")),
-        place=_find_tool_place(manifest, name, "nvcc"),
-        cxx_place=_find_tool_place(manifest, name, "cxx"),
+        location=_find_tool_location(manifest, name, "nvcc"),
+        cxx_location=_find_tool_location(manifest, name, "cxx"),
     )
 
 
-def _find_tool_place(manifest: Manifest, name: str, key: str) -> Place | None:
+def _find_tool_location(manifest: Manifest, name: str, key: str) -> Location | None:
     if getattr(manifest.get_named_toolchain(name), key) is not None:
         return manifest.locate_value(*manifest.resolve_toolchain_key(name, key))
     return manifest.locate_key("toolchain", "named", name) if name else None
@@ -325,10 +325,10 @@ def _find_refused_archs(
     except InputError as error:
         # The place is looked up only here, after an error: that scans the text of the manifest,
         # which takes milliseconds.
-        place = manifest.locate_value(*path, "arch")
+        location = manifest.locate_value(*path, "arch")
         prefix = f"toolchain {toolchain.name}: " if toolchain.name else ""
         for diagnostic in error.diagnostics:
-            yield diagnostic._replace(message=prefix + diagnostic.message, place=place)
+            yield diagnostic._replace(message=prefix + diagnostic.message, location=location)
 
 
 def _find_refused_compression(
@@ -395,9 +395,9 @@ def _find_refused_flags(
         if any(map(has_values, flags)):
             continue
         for index, flag, hint in pipeline.find_refused_flags(flags):
-            place = manifest.locate_value(*keys, index)
+            location = manifest.locate_value(*keys, index)
             message = f'{pipeline.compiler} does not know "{flag}"'
-            yield Diagnostic(message, place, hint)
+            yield Diagnostic(message, location, hint)
 
 
 def _find_refused_standard(

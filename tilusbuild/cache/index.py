@@ -86,7 +86,7 @@ def find_projects_here(tree: Tree) -> dict[str, BuiltProject]:
     """Return the project of the index that is around the working directory; elsewhere, every one.
     Raises `CorruptFileError`."""
     projects = read_index(tree)
-    origins = {key: each.origin for key, each in projects.items() if os.path.isabs(key)}
+    origins = {key: project.origin for key, project in projects.items() if os.path.isabs(key)}
     root = SearchRoot(tree.root, "cache")
     is_own, keys = select_projects(root, origins, get_working_directory())
     return {key: projects[key] for key in keys} if is_own else projects

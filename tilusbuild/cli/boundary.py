@@ -69,13 +69,13 @@ def make_error_line(error: TilusbuildError) -> JsonLine:
 
 
 def _make_error_part(diagnostic: Diagnostic) -> ErrorPart:
-    place = diagnostic.place
+    location = diagnostic.location
     return ErrorPart(
         message=diagnostic.message,
-        path=place.path if place else None,
-        line=place.line if place else None,
-        column=place.column if place else None,
-        text=place.text if place else None,
+        path=location.path if location else None,
+        line=location.line if location else None,
+        column=location.column if location else None,
+        text=location.text if location else None,
         hint=diagnostic.hint,
     )
 

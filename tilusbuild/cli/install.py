@@ -80,9 +80,9 @@ def _install_package(arguments: InstallArgs, cache: Tree, path: str) -> int:
             f"installed {listing.title} {listing.version} into {cache.root}:"
             f" {format_count(programs, 'program')}, {result.new} of them new ({result.size} bytes)"
         )
-    for label, place in list_ties(cache, listing):
+    for label, owner in list_ties(cache, listing):
         options.print_message(
-            f"warning: {place} has {label}, too: `load` takes that of the project around the"
+            f"warning: {owner} has {label}, too: `load` takes that of the project around the"
             " working directory, else neither\n"
         )
     return 0

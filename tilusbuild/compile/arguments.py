@@ -86,7 +86,7 @@ def _locate_variable(recipe: Recipe, name: str) -> str:
     of the kernel; "" if neither is found."""
     source = KernelSource(recipe.source, jinja=False)
     kernel = recipe.symbol.partition("<")[0].rpartition("::")[2]
-    lines = [each.line for each in source.kernels if each.plain == kernel]
+    lines = [declaration.line for declaration in source.kernels if declaration.plain == kernel]
     line = source.variable_lines.get(name.rpartition("::")[2], lines[0] if lines else None)
     return "" if line is None else f"source.cu:{line}: error: "
 

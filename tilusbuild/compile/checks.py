@@ -407,7 +407,7 @@ def check_device_code(
     # Only the log has the spills: without the kernel's lines, a limit on them would pass.
     reported = {usage.arch for usage in findings.ptxas if usage.kernel == symbol}
     is_reported = reported >= {arch.name for arch, _ in kernels_by_arch}
-    if not is_reported and any("-v" in each.argv for each in list_steps(recipe)):
+    if not is_reported and any("-v" in recipe_step.argv for recipe_step in list_steps(recipe)):
         raise StepError(Cause.OUTPUT, f"{step.tool} did not say what its {step.output} takes")
     findings.usages = [
         (arch, kernel)

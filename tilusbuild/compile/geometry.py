@@ -143,8 +143,8 @@ def _collect_numbers(launch: Launch, signature: Signature) -> _LaunchNumbers:
     numbers = dict(zip(list_launch_numbers(launch), expressions, strict=True))
     packed = list_packed_values(signature)
     numbers |= {
-        f"parameters.{at}.{value.name}": value.expression
-        for at, value in enumerate(packed)
+        f"parameters.{index}.{value.name}": value.expression
+        for index, value in enumerate(packed)
         if value.argument is None
     }
     for name, tile in signature.tensor_maps:

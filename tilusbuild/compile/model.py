@@ -26,7 +26,7 @@ from tilusbuild.signature.model import Signature
 if TYPE_CHECKING:
     from tilusbuild.binary.cubin import KernelUsage, PtxasUsage
     from tilusbuild.binary.fatbin import CodeImage
-    from tilusbuild.errors import Diagnostic, Place
+    from tilusbuild.errors import Diagnostic, Location
     from tilusbuild.process.base import OnWorker
     from tilusbuild.toolchain import HeaderDirectories, Toolchain
     from tilusbuild.toolchain.nvrtc import NvrtcLibrary
@@ -458,10 +458,10 @@ class Pipeline(ABC):
         return next(step.argv for step in self.list_commands(recipe) if SOURCE in step.argv)
 
     def check_archs(
-        self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, place: Place | None
+        self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, location: Location | None
     ) -> None:
         """Raise `InputError` for architectures that the tools cannot put into one library."""
-        toolchain.check_archs(archs, place)
+        toolchain.check_archs(archs, location)
 
     def find_refused_flags(self, flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
         """Yield the flags that the compiler would refuse only once it runs: the index of each among

@@ -190,7 +190,7 @@ class CompileReads(Struct, frozen=True):
             return None
         note = notes[0]
         return (
-            f"{note.place or 'source.cu'}: error: {note.message}, and without a sandbox nothing "
+            f"{note.location or 'source.cu'}: error: {note.message}, and without a sandbox nothing "
             f"shows what NVRTC reads: {note.hint}"
         )
 

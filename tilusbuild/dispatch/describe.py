@@ -181,8 +181,8 @@ def _describe_dispatch(
         try:
             model = parse_model(dispatch.model, instance, keys, schedules, metas)
         except ExprError as error:
-            place = manifest.locate_key("script", instance.script, "dispatch", "model")
-            raise InputError(Diagnostic(error.message, place)) from None
+            location = manifest.locate_key("script", instance.script, "dispatch", "model")
+            raise InputError(Diagnostic(error.message, location)) from None
         if model is not None:
             described_model = {
                 "source": str(dispatch.model),

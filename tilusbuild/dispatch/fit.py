@@ -303,14 +303,14 @@ def _swap_columns(ratios: _Ratios, columns: Sequence[int], within: float) -> lis
     chosen, improves = list(columns), True
     while improves:
         improves = False
-        for place in range(len(chosen)):
-            others = chosen[:place] + chosen[place + 1 :]
+        for index in range(len(chosen)):
+            others = chosen[:index] + chosen[index + 1 :]
             rest = ratios[:, others].min(axis=1, initial=math.inf)
             best = np.minimum(rest[:, None], ratios)
             sums = np.where((best <= within).all(axis=0), best.sum(axis=0), math.inf)
             column = int(sums.argmin())
-            if sums[column] < sums[chosen[place]] - 1e-9:
-                chosen[place], improves = column, True
+            if sums[column] < sums[chosen[index]] - 1e-9:
+                chosen[index], improves = column, True
     return sorted(chosen)
 
 
@@ -331,7 +331,7 @@ class _Terms:
         self._keys = [dict(zip(keys, case, strict=True)) for case in cases]
         self._blocks = blocks
         self._counts: dict[int, _Floats] = {}
-        self._names = [" * ".join(keys[place] for place in product) for product in products]
+        self._names = [" * ".join(keys[index] for index in product) for product in products]
         self._products = np.array([sizes[:, product].prod(axis=1) for product in products]).T
 
     def resize_waves(self, size: int) -> _Terms:

@@ -83,7 +83,7 @@ def read_rows(cache: Tree, directory: str) -> list[MeasuredRow]:
 
 def describe_damage(cache: Tree, directory: str) -> str | None:
     """Return a message about the lines of a script's file that are not rows; None if all are."""
-    errors = [each for each in _decode_lines(cache, directory) if isinstance(each[2], Exception)]
+    errors = [error for error in _decode_lines(cache, directory) if isinstance(error[2], Exception)]
     if not errors:
         return None
     number, line, error = errors[0]
@@ -417,7 +417,9 @@ def _select_latest(script: Script, rows: Iterable[MeasuredRow]) -> list[_Case]:
         if row.target != script.target or format_values(row.params) != params:
             continue
         case = cases.get(row.case_key, {})
-        latest = next((each.time for each in case.values()), "")  # all of a case have one
+        latest = next(
+            (measured_row.time for measured_row in case.values()), ""
+        )  # all of a case have one
         # An older row came from another cache, after rows that were measured later.
         if row.time < latest:
             continue

@@ -24,7 +24,7 @@ from tilusbuild.embed import dispatcher
 from tilusbuild.embed.csource import NoDispatcherError
 from tilusbuild.embed.wheel import MIN_TIME, choose_platform
 from tilusbuild.engine.running import BuildConfig
-from tilusbuild.errors import Place, TilusbuildError, did_you_mean, input_error
+from tilusbuild.errors import Location, TilusbuildError, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document
 from tilusbuild.package import pack
 from tilusbuild.package.collect import PackageOrder
@@ -67,7 +67,7 @@ class EmbedTable(Struct, frozen=True):
     """The Python package, dotted."""
     package: str | None
     """The name of a `[package.NAME]`."""
-    place: Place
+    location: Location
 
 
 def read_embed_table(
@@ -86,18 +86,18 @@ def read_embed_table(
     values: dict[str, str] = {}
     for key, value in table.items():
         if key not in _KEYS:
-            place, hint = document.locate_key(*keys, key), did_you_mean(key, _KEYS)
-            raise input_error(f'unknown key "{key}"', place=place, hint=hint)
+            location, hint = document.locate_key(*keys, key), did_you_mean(key, _KEYS)
+            raise input_error(f'unknown key "{key}"', location=location, hint=hint)
         if not isinstance(value, str) or not value:
-            place = document.locate_key(*keys, key)
-            raise input_error(f'"{key}" is not a name', place=place, hint="it is a string")
+            location = document.locate_key(*keys, key)
+            raise input_error(f'"{key}" is not a name', location=location, hint="it is a string")
         values[key] = value
     manifest = values.get("manifest", MANIFEST_NAME)
     path = os.path.normpath(os.path.join(root, manifest))
     if os.path.basename(path) != MANIFEST_NAME or not os.path.isfile(path):
         raise input_error(
             f"there is no {MANIFEST_NAME} at {manifest}",
-            place=document.locate_value(*keys, "manifest"),
+            location=document.locate_value(*keys, "manifest"),
             hint=f'`manifest = "kernels/{MANIFEST_NAME}"` names it; an sdist must contain it, too',
         )
     # By default the package has the distribution's name: `my-lib` has `my_lib`.
@@ -106,7 +106,7 @@ def read_embed_table(
     if not any(os.path.isdir(os.path.join(root, above, package_path)) for above in ("", "src")):
         raise input_error(
             f"there is no Python package {into}, here or in src/",
-            place=document.locate_value(*keys, "into"),
+            location=document.locate_value(*keys, "into"),
             hint='`into = "mypackage"` names the package that gets the kernels',
         )
     return EmbedTable(path, into, values.get("package"), document.locate_value(*keys, "package"))
@@ -130,7 +130,7 @@ def _choose_package(table: EmbedTable, project: Project) -> PackageOrder:
             return order
     message = f"{project.manifest.path} has several packages: {', '.join(o.name for o in orders)}"
     hint = f'`package = "{orders[0].name}"` chooses one'
-    raise input_error(message, place=table.place, hint=hint)
+    raise input_error(message, location=table.location, hint=hint)
 
 
 def build_and_pack(

@@ -346,8 +346,16 @@ class PlanFirstReporter(CompositeReporter):
             self._early.append(event)
         else:
             early, self._early = self._early, None
-            heads = [each for each in early if isinstance(each, BuildStarted | Sharded)]
-            for passed in (*heads, event, *(each for each in early if each not in heads)):
+            heads = [
+                early_event
+                for early_event in early
+                if isinstance(early_event, BuildStarted | Sharded)
+            ]
+            for passed in (
+                *heads,
+                event,
+                *(early_event for early_event in early if early_event not in heads),
+            ):
                 if isinstance(passed, Finished):
                     passed = replace(passed, to_compile=event.to_compile)
                 # The engine holds schedules back once more when the plan is complete.

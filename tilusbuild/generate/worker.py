@@ -316,8 +316,8 @@ def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]
         chosen = (request[key] for key in ("function", "values", "language", "dumps"))
         answer = {"source": call_generator(path, target, *chosen)}
     except GeneratorError as fault:
-        place = fault.path or path, fault.line, None
-        answer = {"error": str(fault), "frames": [place], "hint": fault.hint}
+        fault_frame = fault.path or path, fault.line, None
+        answer = {"error": str(fault), "frames": [fault_frame], "hint": fault.hint}
     except (Exception, SystemExit) as error:
         frames: list[tuple[str, int | None, int | None]] = [
             (frame.filename, frame.lineno, (frame.colno or 0) + 1)
@@ -330,8 +330,8 @@ def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]
         text = traceback.format_exception_only(error)[-1].strip().removeprefix(f"{_PREFIX}{path}.")
         hint = NO_NETWORK if isinstance(error, PermissionError) else None
         # Each place once: a function may call itself without end.
-        places = [*dict.fromkeys(frames)] or [(path, None, None)]
-        answer = {"error": text, "frames": places, "hint": hint}
+        locations = [*dict.fromkeys(frames)] or [(path, None, None)]
+        answer = {"error": text, "frames": locations, "hint": hint}
     return {**answer, "reads": noter.take_fresh()}
 
 

@@ -119,9 +119,9 @@ def read_make_commands(
         # them, all that has no other rule is taken to be there.
         make += ("--eval=.DEFAULT: ;",)
     text = _read_output(name, root, *make)
-    given = {word.partition("=")[0] for word in words}
+    command_variables = {word.partition("=")[0] for word in words}
     for variable in _ASSIGNMENT.findall(read_text(os.path.join(root, name), "replace")):
-        if variable in os.environ.keys() - given - {"PATH", "SHELL"}:
+        if variable in os.environ.keys() - command_variables - {"PATH", "SHELL"}:
             setting = f"{variable}={os.environ[variable]}"
             draft.add_note(
                 f"{name} sets {variable}: to override it, tilusbuild import {name} {setting}"

@@ -105,8 +105,8 @@ def read_kernels(draft: ManifestDraft, root: str, file: str) -> None:
         try:
             space = _read_space(tuners, isinstance(function, ast.ClassDef), namespace)
         except Exception as error:
-            place = f"{file}:{function.lineno} {function.name}"
-            draft.add_note(f"left out: {place}: its list cannot be read: {error}")
+            origin = f"{file}:{function.lineno} {function.name}"
+            draft.add_note(f"left out: {origin}: its list cannot be read: {error}")
             continue
         names = [kernel.name for kernel in draft.kernels]
         kernel = KernelDraft(make_table_name(function.name, names), "", "", space=space)

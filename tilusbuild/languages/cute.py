@@ -53,28 +53,28 @@ def generate(
         function, _ = call_by_name(function, {**values, "target": target})
     written = function if inspect.isfunction(function) else type(function).__call__
     code = getattr(inspect.unwrap(written), "__code__", None)
-    place = {} if code is None else {"line": code.co_firstlineno, "path": code.co_filename}
+    location = {} if code is None else {"line": code.co_firstlineno, "path": code.co_filename}
     if getattr(written, "_decorator_kind", "") != "jit":
         hint = "name a function with @cute.jit, or one that returns such"
-        raise GeneratorError("it is not a host function of CuTe DSL", hint=hint, **place)
-    reader = _ArgumentReader(values, inputs, place)
+        raise GeneratorError("it is not a host function of CuTe DSL", hint=hint, **location)
+    reader = _ArgumentReader(values, inputs, location)
     signature = inspect.signature(function, eval_str=True)
-    arguments = [reader.make_argument(each) for each in signature.parameters.values()]
+    arguments = [reader.make_argument(parameter) for parameter in signature.parameters.values()]
     with TemporaryDirectory() as directory:
         options = f"--gpu-arch {target.arch} --keep-cubin --keep-ptx --dump-dir {directory}"
         try:
             compiled = cute.compile(function, *arguments, options=options)
         except DSLBaseError as error:
             if error.filename:
-                place = {"line": error.line, "path": error.filename}
-            raise GeneratorError(_describe_error(error), **place) from None
+                location = {"line": error.line, "path": error.filename}
+            raise GeneratorError(_describe_error(error), **location) from None
         data, ptx = compiled.__cubin__, compiled.__ptx__
     types = {name: "void*" if a.is_tensor else a.dtype for name, a in inputs.arguments.items()}
     try:
         with compiled.ir_module.context:
             launch = read_launch(compiled.ir_module, iter(reader.leaves), types)
     except HostError as error:
-        raise GeneratorError(f"its host function {error}", **place) from None
+        raise GeneratorError(f"its host function {error}", **location) from None
     (symbol,) = compiled.kernel_info
     return Cubin(
         data,
@@ -107,13 +107,15 @@ class _ArgumentReader:
     """Makes the arguments that a host function is compiled with."""
 
     def __init__(
-        self, values: Mapping[str, Any], inputs: LanguageInputs, place: Mapping[str, Any]
+        self, values: Mapping[str, Any], inputs: LanguageInputs, location: Mapping[str, Any]
     ) -> None:
         self.leaves: list[Any] = []
         """The values that the host function gets for the arguments so far, in order."""
-        self._values, self._arguments, self._place = values, inputs.arguments, place
+        self._values, self._arguments, self._place = values, inputs.arguments, location
         self._divisors = inputs.find_divisors()
-        self._sizes = {size for each in inputs.arguments.values() for size in each.dims or ()}
+        self._sizes = {
+            size for argument in inputs.arguments.values() for size in argument.dims or ()
+        }
 
     def make_argument(self, parameter: inspect.Parameter) -> Any:
         """Return the argument for a parameter. Raises `GeneratorError`."""

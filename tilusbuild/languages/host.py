@@ -59,7 +59,7 @@ def read_launch(module: Any, leaves: Iterator[Any], arguments: Mapping[str, str]
     gets `leaves`, the members of its arguments; `arguments` are their types by name. Raises
     `HostError`."""
     host = _Host()
-    functions = (each.operation for each in module.body.operations)
+    functions = (op_view.operation for op_view in module.body.operations)
     host.run(next(f for f in functions if "llvm.emit_c_interface" in f.attributes), leaves)
     if [*leaves]:
         raise HostError("does not get all values of its arguments")
@@ -75,7 +75,9 @@ def read_launch(module: Any, leaves: Iterator[Any], arguments: Mapping[str, str]
     launch["smem"], used = read(config, 24, 48)
     attributes = host.load(config, 40)
     for start in range(0, used * _ATTRIBUTE_BYTES, _ATTRIBUTE_BYTES):
-        number, value, *rest = (host.load(attributes, start + at) for at in (0, 8, 12, 16))
+        number, value, *rest = (
+            host.load(attributes, start + field_offset) for field_offset in (0, 8, 12, 16)
+        )
         if number == _CLUSTER:
             launch["cluster"] = tuple(map(_format_value, (value, *rest)))
         elif number in _SWITCHES and value == 1:
@@ -84,8 +86,8 @@ def read_launch(module: Any, leaves: Iterator[Any], arguments: Mapping[str, str]
             raise HostError(f"sets attribute {number} of the launch")
     places = (host.load(parameters, 8 * position) for position in count())
     launch["parameters"] = tuple(
-        _make_parameter(host.kinds[place.memory], host.load(place), arguments)
-        for place in takewhile(bool, places)
+        _make_parameter(host.kinds[slot_address.memory], host.load(slot_address), arguments)
+        for slot_address in takewhile(bool, places)
     )
     return launch
 
@@ -106,7 +108,7 @@ class _Host:
         values = [_fill_type(argument.type, leaves) for argument in block.arguments]
         while block is not None:
             self._values.update(zip(map(hash, block.arguments), values, strict=True))
-            *operations, last = (each.operation for each in block.operations)
+            *operations, last = (op_view.operation for op_view in block.operations)
             for operation in operations:
                 result = self._execute(operation, self._read_operands(operation))
                 self._values.update(dict.fromkeys(map(hash, operation.results), result))
@@ -127,8 +129,8 @@ class _Host:
             case "llvm.br", _:
                 return last.successors[0], operands
             case "llvm.cond_br", [bool() as condition, *values]:
-                taken = last.attributes["operandSegmentSizes"][1]
-                values = values[:taken] if condition else values[taken:]
+                then_count = last.attributes["operandSegmentSizes"][1]
+                values = values[:then_count] if condition else values[then_count:]
                 return last.successors[not condition], values
         reason = f" by {operands[0].text}" if operands and isinstance(operands[0], Number) else ""
         raise HostError(f"decides{reason} whether to launch")
@@ -187,7 +189,9 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "mlir.zero": lambda *_: None,
     "mlir.addressof": lambda _, attributes: _Address(attributes["global_name"].value),
     "getelementptr": _move_address,
-    "extractvalue": lambda _, attributes, whole: reduce(getitem, attributes["position"], whole),
+    "extractvalue": lambda _, attributes, aggregate: reduce(
+        getitem, attributes["position"], aggregate
+    ),
     "insertvalue": lambda _, attributes, *values: _insert_value(*values, *attributes["position"]),
     "i1 select": lambda _, attributes, *values: _select_value(*values),
     "sext": lambda _, attributes, value: value,
@@ -261,9 +265,9 @@ def _fill_type(kind: Any, leaves: Iterator[Any]) -> Any:
     raise HostError("gets more values than its arguments have")
 
 
-def _insert_value(whole: Any, part: Any, index: int, *rest: int) -> Any:
-    inner = _insert_value(whole[index], part, *rest) if rest else part
-    return (*whole[:index], inner, *whole[index + 1 :])
+def _insert_value(aggregate: Any, part: Any, index: int, *rest: int) -> Any:
+    inner = _insert_value(aggregate[index], part, *rest) if rest else part
+    return (*aggregate[:index], inner, *aggregate[index + 1 :])
 
 
 def _list_leaves(kind: Any, value: Any, start: int = 0) -> Iterator[tuple[int, str, Any]]:
@@ -271,8 +275,8 @@ def _list_leaves(kind: Any, value: Any, start: int = 0) -> Iterator[tuple[int, s
     if (members := _list_struct_members(kind)) is None:
         yield start, str(kind).removeprefix("!llvm."), value
         return
-    for member, part, place in zip(members, value, _place_members(members), strict=True):
-        yield from _list_leaves(member, part, start + place)
+    for member, part, offset in zip(members, value, _place_members(members), strict=True):
+        yield from _list_leaves(member, part, start + offset)
 
 
 def _place_members(members: list[Any]) -> Iterator[int]:
@@ -291,8 +295,8 @@ def _measure_type(kind: Any) -> tuple[int, int]:
         return size, size
     align = max((_measure_type(member)[1] for member in members), default=1)
     ends = (
-        place + _measure_type(m)[0]
-        for place, m in zip(_place_members(members), members, strict=True)
+        offset + _measure_type(m)[0]
+        for offset, m in zip(_place_members(members), members, strict=True)
     )
     return -(-max(ends, default=0) // align) * align, align
 

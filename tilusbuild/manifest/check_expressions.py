@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tilusbuild.arch import CPU, LIMITS, ArchError, combine_limits
-from tilusbuild.errors import Place, did_you_mean
+from tilusbuild.errors import Location, did_you_mean
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.expr.tree import is_number
 from tilusbuild.manifest.arguments import make_argument
@@ -161,7 +161,12 @@ def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection
         override_names = checks.list_names(*path, "override", target, section)
         sections[section] = frozenset(checks.list_names(*path, section) + override_names)
     # A dimension that is nowhere declared is reported with its shape, and not at each use.
-    dimensions = {dim for each in types.values() for dim in each.dims or () if isinstance(dim, str)}
+    dimensions = {
+        dim
+        for argument_type in types.values()
+        for dim in argument_type.dims or ()
+        if isinstance(dim, str)
+    }
     sections["sizes"] = (arguments | (dimensions - sections["params"])) - non_integers
     tensors = (name for name, argument in types.items() if argument.is_tensor)
     sections["alignments"] = frozenset(map(name_alignment, tensors))
@@ -210,8 +215,8 @@ def _check_expression(
     try:
         parsed = parse_cached(source)
     except ExprError as error:
-        place = checks.document.locate_inside(path, error.column)
-        checks.add_error(place, error.message, getattr(error, "hint", None))
+        location = checks.document.locate_inside(path, error.column)
+        checks.add_error(location, error.message, getattr(error, "hint", None))
         return False
     is_right = True
     for name in sorted(parsed.names):
@@ -249,8 +254,8 @@ def _check_condition(
         for key, rows in values.items():
             names = split_linked_names(key)
             if name in names:
-                place = names.index(name)
-                column = [to_row(row)[place : place + 1] for row in rows]
+                index = names.index(name)
+                column = [to_row(row)[index : index + 1] for row in rows]
                 # 0 and 1 are what a macro of C++ has for false and true.
                 return any(value not in (0, 1) for values in column for value in values)
         prefix, _, key = name.partition(".")
@@ -270,7 +275,7 @@ def _is_number(source: Value, is_number_name: Callable[[str], bool]) -> bool:
         return False
 
 
-def _locate_name(checks: Checks, path: Path, source: str, name: str) -> Place:
+def _locate_name(checks: Checks, path: Path, source: str, name: str) -> Location:
     """Return the place of a name's first use in an expression; the expression's own place if its
     text does not show the name."""
     pattern = r"\s*\.\s*".join(re.escape(part) for part in name.split("."))
@@ -415,11 +420,11 @@ def _add_signature_error(
     # The column is that of the whole type, of which the file may have the end only.
     full_type = script.args[name].type if name in script.args else None
     path = (*path, "args", name, "type")
-    place = checks.document.locate_inside(path, error.column, full_text=full_type)
+    location = checks.document.locate_inside(path, error.column, full_text=full_type)
     hint = error.hint
     if chosen := [name for name in error.undeclared if name in (*script.space, *script.derived)]:
         hint = f'"{chosen[0]}" differs by schedule, a shape does not: write "[...]"'
-    checks.add_error(place, error.message, hint)
+    checks.add_error(location, error.message, hint)
 
 
 def _check_cycles(checks: Checks, path: Path, target: str, script: ScriptSection) -> None:

@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Sequence
 
-from tilusbuild.errors import Diagnostic, Place, find_nearest_word
+from tilusbuild.errors import Diagnostic, Location, find_nearest_word
 from tilusbuild.manifest.checks import Checks
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.scanner import Path
@@ -84,10 +84,10 @@ def _check_file(checks: Checks, path: Path, name: str, kind: str) -> None:
         checks.add_value_error(path, f"the {kind} is not a regular file")
 
 
-def make_missing_file_error(root: str, name: str, place: Place | None = None) -> Diagnostic:
+def make_missing_file_error(root: str, name: str, location: Location | None = None) -> Diagnostic:
     """Return the error for a missing file, relative to `root`, with a similar name as its hint."""
     full = os.path.normpath(os.path.join(root, name))
-    return Diagnostic(f'file not found: "{name}"', place, _find_similar(full, name))
+    return Diagnostic(f'file not found: "{name}"', location, _find_similar(full, name))
 
 
 def _find_similar(full: str, name: str) -> str | None:

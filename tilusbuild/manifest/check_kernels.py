@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from tilusbuild.errors import Place, did_you_mean
+from tilusbuild.errors import Location, did_you_mean
 from tilusbuild.expr import ExprError
 from tilusbuild.manifest.arguments import make_argument
 from tilusbuild.manifest.checks import Checks
@@ -46,15 +46,17 @@ def check_kernels(checks: Checks) -> None:
         for is_cpu in {target in cpu_targets for target in targets}:
             passed = [a for a in arguments if (a.tile is None if is_cpu else a.is_parameter)]
             dtypes = {a.name: _list_dtypes(a, script, targets) for a in passed}
-            found: list[_Difference] = []
+            function_differences: list[_Difference] = []
             for function in template.find_functions(script.kernel, is_global=not is_cpu):
                 declaration = template.format_declaration(function)
-                found = list(_find_differences(function, declaration, passed, dtypes))
+                function_differences = list(
+                    _find_differences(function, declaration, passed, dtypes)
+                )
                 # Which of several declarations counts is only known when it is compiled.
-                if not found:
+                if not function_differences:
                     agreeing_declarations.append(declaration)
                     break
-            for keys, message, hint in found:
+            for keys, message, hint in function_differences:
                 differences.setdefault(keys, (message, hint))
         for keys, (message, hint) in differences.items():
             add_error = checks.add_value_error if "type" in keys[1:] else checks.add_key_error
@@ -75,16 +77,16 @@ def _check_linkage(
     message = "a script with a cpu target calls functions by C names, and this is a C++ one"
     hint = 'declare it extern "C"'
     hint += f", or leave the cpu out: targets = {format_toml(gpus)}" if gpus else ""
-    places: list[Place] = []
+    locations: list[Location] = []
     # A header may have a prototype, and with it the linkage.
     if template and template.is_whole and not checks.manifest.list_include_dirs(str(path[1])):
         for is_global in (True, False):
             declared = template.find_functions(kernel, is_global=is_global)
             if not any(function.is_c for function in declared):
-                places += map(template.locate, declared)
-    for place in places:
-        checks.add_error(place, message, hint)
-    if not places and (":" in kernel or "<" in kernel):
+                locations += map(template.locate, declared)
+    for location in locations:
+        checks.add_error(location, message, hint)
+    if not locations and (":" in kernel or "<" in kernel):
         checks.add_value_error((*path, "kernel"), message, hint)
 
 
@@ -137,9 +139,9 @@ def _find_differences(
         return
     for argument, parameter in zip(arguments, parameters, strict=True):
         if argument.name != parameter.name and argument.name in names:
-            place = names.index(argument.name) + 1
+            position = names.index(argument.name) + 1
             message = (
-                f'"{argument.name}" is in another order: "{kernel}" has it as parameter {place}'
+                f'"{argument.name}" is in another order: "{kernel}" has it as parameter {position}'
             )
             yield (argument.name,), message, declaration
             return
@@ -161,7 +163,7 @@ def _explain_difference(
     # Of a type that is not known only a `*` says that it is a pointer.
     is_other_kind = parameter.is_pointer != is_pointer and (parameter.is_pointer or parameter.dtype)
     is_other_type = parameter.dtype not in ("", "void") and not _fits(dtype, parameter.dtype)
-    text, taken = argument.format_type(), f'and "{kernel}" takes "{parameter.text}"'
+    text, parameter_text = argument.format_type(), f'and "{kernel}" takes "{parameter.text}"'
     if is_other_kind or (is_other_type and argument.dtype != POINTER):
         right = parameter.dtype or "a pointer"
         if right == "void":
@@ -169,9 +171,9 @@ def _explain_difference(
         elif parameter.is_pointer and parameter.dtype:
             right += f"*[{text.partition('[')[2] or '...]'}"
         also = "" if dtype == argument.dtype else f', also for "{dtype}"'
-        return f'"{argument.name}" is {text}{also}, {taken}, which is {right}'
+        return f'"{argument.name}" is {text}{also}, {parameter_text}, which is {right}'
     if argument.out and parameter.is_pointer and parameter.is_const:
-        return f'"{argument.name}" is an output, {taken}'
+        return f'"{argument.name}" is an output, {parameter_text}'
     return None
 
 

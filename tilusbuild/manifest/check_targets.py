@@ -263,5 +263,5 @@ def _check_values(checks: Checks, path: Path, texts: Iterable[tuple[str | int, o
             for source in list_expressions(str(text)):
                 parse_cached(source)
         except ExprError as error:
-            place = checks.document.locate_inside((*path, key), error.column)
-            checks.add_error(place, error.message)
+            location = checks.document.locate_inside((*path, key), error.column)
+            checks.add_error(location, error.message)

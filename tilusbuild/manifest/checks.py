@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from tilusbuild.arch.table import ARCHS
-from tilusbuild.errors import Diagnostic, Place, did_you_mean
+from tilusbuild.errors import Diagnostic, Location, did_you_mean
 from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import split_declared_names
@@ -43,9 +43,9 @@ class Checks(Struct):
     looked_for: set[str] = field(default_factory=set)
     """The paths of all files and directories that the checks looked for, missing ones too."""
 
-    def add_error(self, place: Place, message: str, hint: str | None = None) -> None:
+    def add_error(self, location: Location, message: str, hint: str | None = None) -> None:
         """Add a mistake, unless there is an equal one. Raises `TooManyMistakesError`."""
-        diagnostic = Diagnostic(message, place, hint)
+        diagnostic = Diagnostic(message, location, hint)
         # An expression is checked for each target of its script.
         if diagnostic in self.diagnostics:
             return

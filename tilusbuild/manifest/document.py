@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.errors import Diagnostic, InputError, Location, input_error
 from tilusbuild.manifest.scanner import (
     MAX_PARTS,
     Locations,
@@ -79,17 +79,17 @@ class Document:
         """The scripts made of a kernel's table: (name of its script, name of the kernel)."""
         return find_kernel_tables(self.locations.keys)
 
-    def locate_key(self, *path: str | int) -> Place:
+    def locate_key(self, *path: str | int) -> Location:
         """Return the place of a key or an array's item. If it is absent, of the nearest table."""
         return self._locate_path(self.locations.keys, path)
 
-    def locate_value(self, *path: str | int) -> Place:
+    def locate_value(self, *path: str | int) -> Location:
         """Return the place of a value. If it is absent, of the nearest table."""
         return self._locate_path(self.locations.values, path)
 
     def locate_inside(
         self, path: Path, column: int | None, width: int = 1, full_text: str | None = None
-    ) -> Place:
+    ) -> Location:
         """Return the place of `width` characters inside of a string value.
 
         `column` counts the characters of the value from 1. With `full_text`, a longer text that
@@ -116,20 +116,20 @@ class Document:
         marked_length = max(1, min(width, len(content) - index))
         return self.locate_span((offset, offset + marked_length))
 
-    def locate_span(self, span: TextSpan) -> Place:
+    def locate_span(self, span: TextSpan) -> Location:
         """Return the place of a span. Of a span of several lines only the first one is marked."""
         line, column, text = self.find_line(span[0])
         width = min(span[1] - span[0], len(text) - column + 1)
-        return Place(self.shown, line, column, text, max(1, width))
+        return Location(self.shown, line, column, text, max(1, width))
 
     def find_line(self, offset: int) -> tuple[int, int, str]:
         """Return the line and the column of an offset, both from 1, and the text of the line."""
         line = bisect.bisect_right(self._starts, offset)
         return line, offset - self._starts[line - 1] + 1, self.lines[line - 1]
 
-    def _locate_path(self, spans: dict[Path, TextSpan], path: Path) -> Place:
+    def _locate_path(self, spans: dict[Path, TextSpan], path: Path) -> Location:
         span = spans.get(self.find_longest_path(path))
-        return self.locate_span(span) if span else Place(self.shown)
+        return self.locate_span(span) if span else Location(self.shown)
 
     def find_longest_path(self, path: Path) -> Path:
         """Return the longest prefix of `path` that is in the text, without omitted keys."""
@@ -192,7 +192,7 @@ def read_document(path: str) -> Document:
     if not text.strip():
         raise input_error(
             "the manifest is empty",
-            place=Place(shorten_path(path)),
+            location=Location(shorten_path(path)),
             hint="the least is: edition = 1, and a [script.NAME] with its template and launch; "
             "`tilusbuild init` makes a project to start from",
         )
@@ -201,7 +201,7 @@ def read_document(path: str) -> Document:
     may_be_long = any(line.count(".") >= MAX_PARTS for line in text.split("\n"))
     if may_be_long and (span := document.locations.too_long) is not None:
         message = f"a key has more than {MAX_PARTS} names with dots between"
-        raise input_error(message, place=document.locate_span(span))
+        raise input_error(message, location=document.locate_span(span))
     try:
         document.data  # noqa: B018 - parses the text, and raises its errors
         return document
@@ -210,7 +210,7 @@ def read_document(path: str) -> Document:
     except ValueError:
         # Python refuses to convert such long integers, and `tomllib` does not catch its error.
         raise input_error(
-            "an integer has thousands of digits", place=Place(shorten_path(path))
+            "an integer has thousands of digits", location=Location(shorten_path(path))
         ) from None
 
 
@@ -221,26 +221,26 @@ def read_manifest_text(path: str) -> str:
 
 def _read_bytes(path: str) -> bytes:
     """Return the bytes of a manifest. Raises `InputError` if it cannot be read, or is too large."""
-    place = Place(shorten_path(path))
+    location = Location(shorten_path(path))
     try:
         if os.path.isdir(path):
-            raise input_error("is a directory, not a manifest", place=place)
+            raise input_error("is a directory, not a manifest", location=location)
         with open_file(path) as file:
             # One byte more says that the file is too large, however it grows meanwhile.
             data = file.read(MAX_MANIFEST + 1)
     except FileNotFoundError:
         raise input_error(
             "there is no such manifest",
-            place=place,
+            location=location,
             hint="`tilusbuild init` makes a project to start from",
         ) from None
     except NotAFileError as error:
-        raise input_error(f"is {error.kind}, not a manifest", place=place) from None
+        raise input_error(f"is {error.kind}, not a manifest", location=location) from None
     except OSError as error:
-        raise input_error(f"cannot be read: {error.strerror}", place=place) from None
+        raise input_error(f"cannot be read: {error.strerror}", location=location) from None
     if len(data) > MAX_MANIFEST:
         most = f"{MAX_MANIFEST >> 20} MiB"
-        raise input_error(f"is larger than {most}: this is not a manifest", place=place)
+        raise input_error(f"is larger than {most}: this is not a manifest", location=location)
     return data
 
 
@@ -255,7 +255,7 @@ def _decode_text(path: str, data: bytes) -> str:
         before = data[line_start : error.start].decode("utf-8", "replace")
         raise input_error(
             f"not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
-            place=Place(shorten_path(path), line, len(before) + 1, line_text),
+            location=Location(shorten_path(path), line, len(before) + 1, line_text),
             hint="save it as UTF-8",
         ) from None
 
@@ -292,8 +292,8 @@ def _explain_syntax_error(document: Document, message: str) -> Diagnostic:
     hint = _suggest_syntax(text, column)
     if locations.broken is not None and document.find_line(locations.broken)[0] == line:
         reason, hint = "the line ends inside of { … }", _INLINE_HINT
-    place = Place(document.shown, line, column, text)
-    return Diagnostic(f"not TOML: {reason[:1].lower()}{reason[1:]}", place, hint)
+    location = Location(document.shown, line, column, text)
+    return Diagnostic(f"not TOML: {reason[:1].lower()}{reason[1:]}", location, hint)
 
 
 _INLINE_HINT = (

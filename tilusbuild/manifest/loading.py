@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from tilusbuild.errors import (
     Diagnostic,
     InputError,
-    Place,
+    Location,
     did_you_mean,
     find_nearest_word,
     input_error,
@@ -74,7 +74,9 @@ def load_manifest(path: str | os.PathLike[str]) -> Manifest:
     try:
         return _load_checked(os.fspath(path))
     except RecursionError:  # tables are descended by recursion, in tomllib too
-        raise input_error("nested too deeply", place=Place(shorten_path(os.fspath(path)))) from None
+        raise input_error(
+            "nested too deeply", location=Location(shorten_path(os.fspath(path)))
+        ) from None
 
 
 def _load_checked(path: str) -> Manifest:
@@ -98,7 +100,7 @@ def _load_checked(path: str) -> Manifest:
         shown = sorted(diagnostics[:MAX_MISTAKES], key=_get_position)
         if len(diagnostics) > MAX_MISTAKES:
             hint = "they appear when you have fixed these"
-            shown.append(Diagnostic("there are more mistakes", Place(document.shown), hint))
+            shown.append(Diagnostic("there are more mistakes", Location(document.shown), hint))
         raise InputError(*shown, looked_for=looked_for)
     return manifest.replace_values(_reading=reading).add_library_scripts()
 
@@ -146,8 +148,8 @@ def _are_kernel_tables(kernels: Any) -> bool:
 
 
 def _get_position(diagnostic: Diagnostic) -> tuple[int, int]:
-    place = diagnostic.place
-    return (place.line or 0, place.column or 0) if place else (0, 0)
+    location = diagnostic.location
+    return (location.line or 0, location.column or 0) if location else (0, 0)
 
 
 _KIND_WORDS = {
@@ -304,7 +306,14 @@ def _find_missing_key(document: Document, path: Path) -> Path | None:
     if table is None or find_nearest_word(str(path[-1]), list_keys(table), _ALIKE):
         return None
     required = ((*path[:-1], name) for name, key in list_keys(table).items() if key.is_required)
-    return next((each for each in required if each not in document.locations.keys), None)
+    return next(
+        (
+            required_path
+            for required_path in required
+            if required_path not in document.locations.keys
+        ),
+        None,
+    )
 
 
 def _freeze_arrays(value: Any) -> Any:
@@ -455,10 +464,10 @@ def _explain_unknown_key(document: Document, path: Path, value: object) -> Diagn
     *outer, last = path
     key = str(last)
     if outer == ["remote"] and key in REMOTE_SECRETS:
-        place = document.locate_key(*path)._replace(text=None)  # the line may hold a secret
+        location = document.locate_key(*path)._replace(text=None)  # the line may hold a secret
         variable = REMOTE_PREFIX + key.upper().replace("-", "_")
         where = f"[remote] of {WHERE_SECRETS_ARE} has it, or {variable}"
-        return Diagnostic(f'a manifest cannot hold "{key}"', place, where)
+        return Diagnostic(f'a manifest cannot hold "{key}"', location, where)
     table = find_table(tuple(outer))
     table_keys = list(list_keys(table)) if table else []
     # Tried in turn: another word for a key of this table or its beginning, a slip in one, the key

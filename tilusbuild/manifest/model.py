@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import field
 
-from tilusbuild.errors import Place
+from tilusbuild.errors import Location
 from tilusbuild.expr import Value
 from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.library import (
@@ -77,7 +77,7 @@ class Manifest(Table, frozen=True, kw_only=True):
         """The project's absolute directory, which relative paths in the manifest refer to."""
         return os.path.dirname(self._document.path)
 
-    def locate_key(self, *keys: str | int) -> Place:
+    def locate_key(self, *keys: str | int) -> Location:
         """Return the place of a key, as in `locate_key("script", "matmul", "space", "stages")`.
 
         The last key may be the index of an array's item. Of a path that is not in the file, the
@@ -85,7 +85,7 @@ class Manifest(Table, frozen=True, kw_only=True):
         """
         return self._document.locate_key(*self._redirect_library(keys))
 
-    def locate_value(self, *keys: str | int) -> Place:
+    def locate_value(self, *keys: str | int) -> Location:
         """Return the place of a key's value."""
         return self._document.locate_value(*self._redirect_library(keys))
 
@@ -175,7 +175,7 @@ class Manifest(Table, frozen=True, kw_only=True):
             if value is not False
         }
 
-    def locate_torch(self, script: str) -> Place | None:
+    def locate_torch(self, script: str) -> Location | None:
         """Return the place of `torch = true` of the script's library, or None."""
         library = self.find_script_library(script)
         if library is None or not self.libraries[library].torch:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from tilusbuild.arch.names import DEVICES, find_local_archs
 from tilusbuild.arch.table import ARCHS
-from tilusbuild.errors import Diagnostic, Place, did_you_mean, find_nearest_word
+from tilusbuild.errors import Diagnostic, Location, did_you_mean, find_nearest_word
 from tilusbuild.manifest.document import Document, shorten_path
 from tilusbuild.manifest.names import MAX_NAME, PACKAGE
 from tilusbuild.manifest.script_sections import PYTHON_FUNCTION, split_function
@@ -109,14 +109,14 @@ class KernelTemplate:
     def find_functions(self, kernel: str | None, *, is_global: bool) -> list[DeclaredKernel]:
         """Return the functions that `kernel` of a manifest may mean: those of this name, else those
         of this name in a namespace; without a name all kernels."""
-        functions = [each for each in self.functions if each.is_global == is_global]
+        functions = [function for function in self.functions if function.is_global == is_global]
         if kernel is None:
             return functions
         # Such as "ns::kernel<4>" or "::kernel".
         name = kernel.partition("<")[0].removeprefix("::")
         plain_name = name.rpartition("::")[2]
-        return [each for each in functions if each.name.removeprefix("::") == name] or [
-            each for each in functions if each.plain == plain_name
+        return [function for function in functions if function.name.removeprefix("::") == name] or [
+            function for function in functions if function.plain == plain_name
         ]
 
     def format_declaration(self, function: DeclaredKernel) -> str:
@@ -124,12 +124,12 @@ class KernelTemplate:
         texts = ", ".join(parameter.text for parameter in function.parameters)
         return f"{self.shown}:{function.line}: {function.plain}({texts})"
 
-    def locate(self, function: DeclaredKernel) -> Place:
+    def locate(self, function: DeclaredKernel) -> Location:
         """Return the place in the template of a kernel's `__global__`, or of a host function's
         name."""
         text = self.lines[function.line - 1]
         width = len(re.split(r"\W", text[function.column - 1 :], maxsplit=1)[0])
-        return Place(self.shown, function.line, function.column, text, width=width)
+        return Location(self.shown, function.line, function.column, text, width=width)
 
 
 def _digest_machine_archs() -> str:
@@ -180,16 +180,16 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScri
             source_file = split_function(generator)[0]
             if script.setdefault("template", source_file) != source_file:
                 message, hint = 'both "template" and "generator" are set', "keep one of them"
-                place = document.locate_key("script", name, "generator")
+                location = document.locate_key("script", name, "generator")
             elif not _FORMS & script.keys():
                 message, hint = f'script "{name}" sets neither "kernel" nor "entry"', FORMS_HINT
-                place = document.locate_key("script", name)
+                location = document.locate_key("script", name)
             else:
                 continue
             filled.unread.add(name)
             # `check_files` reports a file that is missing.
             if os.path.isfile(os.path.join(root, source_file)):
-                filled.mistakes[name] = [Diagnostic(message, place, hint)]
+                filled.mistakes[name] = [Diagnostic(message, location, hint)]
             continue
         file = script.get("template") if isinstance(script, dict) else None
         if not isinstance(file, str) or file.startswith(PACKAGE):
@@ -212,8 +212,8 @@ def fill_from_templates(document: Document) -> tuple[TemplateReading, FilledScri
             if mistakes and template.mistake:
                 # Behind a mistake of Jinja's syntax, kernels are not read.
                 line, message = template.mistake
-                place = Place(template.shown, line, None, template.lines[line - 1])
-                mistakes = [Diagnostic(message, place)]
+                location = Location(template.shown, line, None, template.lines[line - 1])
+                mistakes = [Diagnostic(message, location)]
             filled.mistakes[name] = mistakes
         if mistakes or not exists:
             filled.unread.add(name)
@@ -285,17 +285,17 @@ def _complete_script(
     untyped_names = {name for name, arg in args.items() if _read_type(arg)[:1] in ("", "[")}
     kernels = template.find_functions(kernel_name, is_global=True)
     if kernel_name is None:
-        kernels = [each for each in kernels if each.plain == name] or kernels
+        kernels = [function for function in kernels if function.plain == name] or kernels
     if not kernels and _has_only_cpu_targets(document.data, script):
         functions = template.find_functions(kernel_name, is_global=False)
-        kernels = [each for each in functions if each.is_c] or functions
+        kernels = [function for function in functions if function.is_c] or functions
     if not kernels:
         yield from _explain_missing_kernel(document, name, kernel_name, template, untyped_names)
         return
     constants = script.get("params")
     names = constants if isinstance(constants, dict) else ()
     kernels = [bind_template(kernel, kernel_name or "", names) for kernel in kernels]
-    kernel, place = kernels[0], template.locate(kernels[0])
+    kernel, location = kernels[0], template.locate(kernels[0])
     parameter_names = {parameter.name for parameter in kernel.parameters}
     declared_names = {name for name, arg in args.items() if _is_parameter(arg)}
     has_all_names = declared_names >= parameter_names or not declared_names <= parameter_names
@@ -313,19 +313,19 @@ def _complete_script(
     if problem:
         # With the kernel and all arguments in the manifest, the template's text is not needed.
         if kernel_name is None or untyped_names or not args:
-            yield Diagnostic(problem, place, hint)
+            yield Diagnostic(problem, location, hint)
         return
     if other_names := untyped_names & declared_names - parameter_names:
         key = min(other_names)
         near = did_you_mean(key, parameter_names, max_listed=0)
-        place = document.locate_key("script", name, "args", key)
+        location = document.locate_key("script", name, "args", key)
         message = f'"{kernel.plain}" has no parameter "{key}"'
-        yield Diagnostic(message, place, near or template.format_declaration(kernel))
+        yield Diagnostic(message, location, near or template.format_declaration(kernel))
         return
     has_cpu = template.has_cpu or not kernel.is_global
     additions = _add_kernel(script, kernel, has_cpu=has_cpu, with_args=not is_complete)
     if additions:
-        notes.append(f"{table}, from {template.shown}:{place.line}:")
+        notes.append(f"{table}, from {template.shown}:{location.line}:")
         notes += [f"  {key} = {format_toml(value)}" for key, value in additions.items()]
 
 
@@ -426,8 +426,8 @@ def _explain_missing_kernel(
     path = ("script", name)
     if kernel is None:
         message = f'script "{name}" sets neither "kernel" nor "entry", and {template.shown} has no'
-        place = document.locate_key(*path)
-        yield Diagnostic(f"{message} __global__ function to read", place, FORMS_HINT)
+        location = document.locate_key(*path)
+        yield Diagnostic(f"{message} __global__ function to read", location, FORMS_HINT)
         return
     names = [f.plain for f in template.functions if f.is_global or f.is_c]
     plain_name = kernel.partition("<")[0].rpartition("::")[2]
@@ -450,8 +450,8 @@ def _explain_missing_kernel(
         yield Diagnostic(message, document.locate_value(*path, "kernel"), hint)
     elif untyped_names:
         message = f'{template.shown} does not declare "{kernel}": its args need types'
-        place = document.locate_value(*path, "args", min(untyped_names))
-        yield Diagnostic(message, place, 'as in: x = "f32*[n]"')
+        location = document.locate_value(*path, "args", min(untyped_names))
+        yield Diagnostic(message, location, 'as in: x = "f32*[n]"')
 
 
 def _read_type(arg: object) -> str:

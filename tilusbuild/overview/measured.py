@@ -101,8 +101,8 @@ def _find_chosen_program(overview: DispatchOverview, measurement: Measurement) -
     """Return the program that the table of the measurement's device chooses for its bucket, if
     any."""
     for table in overview.tables:
-        place = (table.fingerprint["device"], table.fingerprint["arch"])
-        if place != (measurement.device, measurement.arch):
+        device_key = (table.fingerprint["device"], table.fingerprint["arch"])
+        if device_key != (measurement.device, measurement.arch):
             continue
         # A device has one table, and a bucket at most one entry in it.
         for entry in table.entries:

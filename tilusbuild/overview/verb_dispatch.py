@@ -315,7 +315,7 @@ def _find_measured_file(manifest: Manifest, script: str) -> str:
     if dispatch is None or dispatch.measured is None:
         hint = f'`measured = "tuned/{script}.jsonl"` in [script.{script}.dispatch]'
         message = f"{script} names no file for its measurements"
-        raise input_error(message, place=manifest.locate_key("script", script), hint=hint)
+        raise input_error(message, location=manifest.locate_key("script", script), hint=hint)
     return dispatch.measured
 
 

@@ -373,7 +373,9 @@ def list_built_scripts(
         raise cannot_pack(str(error), hint=_BUILD_HINT) from None
     name = manifest.project.name
     build = projects.get(manifest.path)
-    builds = [build] if build else [each for each in projects.values() if each.name == name]
+    builds = (
+        [build] if build else [project for project in projects.values() if project.name == name]
+    )
     # A set, in which builds of equal scripts count as one.
     distinct_scripts = {build.scripts for build in builds}
     if len(distinct_scripts) != 1:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from tilusbuild.compile.model import Options, PartOptions, Pipeline, Recipe
 from tilusbuild.compile.pipelines import select_pipeline
-from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.errors import Diagnostic, InputError, Location
 from tilusbuild.expr import Value
 from tilusbuild.manifest.library import LANGUAGES, LinkScript, SourcesScript
 from tilusbuild.manifest.model import Manifest
@@ -61,7 +61,7 @@ class InstanceSpec(Struct, frozen=True, eq=False):
     """How kernels share translation units; None where each has one of its own."""
     link_roots: tuple[Root, ...]
     """The directories of `link-dirs`, in order."""
-    torch_place: Place | None
+    torch_place: Location | None
     """Where the manifest asks for PyTorch, if it does."""
     objects: tuple[tuple[str, str], ...] = ()
     """Of a library: the name and the hash of each program that is linked, in order."""
@@ -300,7 +300,11 @@ def make_instance_spec(
 
 
 def _make_options(
-    manifest: Manifest, script: str, target: Target, torch_place: Place | None, baseline: str | None
+    manifest: Manifest,
+    script: str,
+    target: Target,
+    torch_place: Location | None,
+    baseline: str | None,
 ) -> Options:
     """Return the options of all schedules of a script for a target. `baseline` is the host
     compiler's `-march` without `host-march`."""
@@ -348,8 +352,8 @@ def _make_grouping(
     # Without a launcher that starts the kernel (cpu, entry) there is no device code to share.
     if group is None or not pipeline.launcher.starts_kernel:
         return None
-    place = manifest.locate_value("script", script, "group")
-    return Grouping(group, space.spec, valued, params, place)
+    location = manifest.locate_value("script", script, "group")
+    return Grouping(group, space.spec, valued, params, location)
 
 
 def _resolve_signature(
@@ -363,8 +367,8 @@ def _resolve_signature(
         keys = ["script", script, "args"]
         if error.argument:
             keys.append(error.argument)
-        place = manifest.locate_key(*keys)
-        raise InputError(Diagnostic(error.message, place, error.hint)) from None
+        location = manifest.locate_key(*keys)
+        raise InputError(Diagnostic(error.message, location, error.hint)) from None
     # A tile and the size of a workspace may depend on the target and on the schedule. Only the
     # target is known here, so the names of the schedule stay in them.
     arguments = []

@@ -193,15 +193,15 @@ def _read_linked_file(
 ) -> Header:
     """Return the file at `path`, `name` in the copy, with its digest. Raises `InputError`, at the
     script's key `key`, for a file that cannot be read and for a thin archive."""
-    place = spec.manifest.locate_key("script", spec.script, key)
+    location = spec.manifest.locate_key("script", spec.script, key)
     try:
         header = Header(name, memory.digest_file(path), path)
         start = _read_start(path)
     except OSError as error:
-        raise input_error(f"{path} cannot be read: {error.strerror}", place=place) from None
+        raise input_error(f"{path} cannot be read: {error.strerror}", location=location) from None
     if start.startswith(_THIN_ARCHIVE_START):
         message = f"{path} is a thin archive: it names objects, and holds none"
-        raise input_error(message, place=place, hint="ar rcs, without T, makes one with them")
+        raise input_error(message, location=location, hint="ar rcs, without T, makes one with them")
     return header
 
 

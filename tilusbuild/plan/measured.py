@@ -24,7 +24,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from tilusbuild.errors import Place, input_error
+from tilusbuild.errors import Location, input_error
 from tilusbuild.expr import ExprError, Value, parse_expression
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.runtime.regular import read_text
@@ -75,8 +75,8 @@ class MeasuredRow(
         """Return target, device, architecture, constants and sizes, of a cost the schedule: no two
         rows of a repository's file have the same."""
         device, arch, sizes = self.case_key
-        place = f" {format_values(self.schedule)}" if self.cost else sizes  # costs come first
-        return (self.target, device, arch, format_values(self.params), place)
+        final_key = f" {format_values(self.schedule)}" if self.cost else sizes  # costs come first
+        return (self.target, device, arch, format_values(self.params), final_key)
 
     @property
     def case_key(self) -> tuple[str, str, str]:
@@ -122,11 +122,11 @@ def read_committed_rows(manifest: Manifest, script: str) -> tuple[MeasuredRow, .
     except FileNotFoundError:
         return ()
     except OSError as error:
-        place = manifest.locate_value("script", script, "dispatch", "measured")
-        raise input_error(f"{name} cannot be read: {error.strerror}", place=place) from None
+        location = manifest.locate_value("script", script, "dispatch", "measured")
+        raise input_error(f"{name} cannot be read: {error.strerror}", location=location) from None
     rows: dict[tuple[str, ...], MeasuredRow] = {}
     for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
-        place = Place(name, number, 1, line)
+        location = Location(name, number, 1, line)
         try:
             # The first line is not a row: it has the file's schema and script.
             if number == 1:
@@ -138,10 +138,10 @@ def read_committed_rows(manifest: Manifest, script: str) -> tuple[MeasuredRow, .
             message = f"not measurements of {script}: {error}"
             expected_head = _format_head(script)
             hint = f"the first line is {expected_head}, each other one a row with the keys {_KEYS}"
-            raise input_error(message, place=place, hint=hint) from None
+            raise input_error(message, location=location, hint=hint) from None
         if row.sort_key in rows:
             message = "another row has the same instance, device and sizes"
-            raise input_error(message, place=place, hint="keep one of them")
+            raise input_error(message, location=location, hint="keep one of them")
         rows[row.sort_key] = row
     return tuple(rows.values())
 

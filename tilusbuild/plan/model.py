@@ -137,7 +137,7 @@ def find_called_script(manifest: Manifest, name: NamePattern) -> str:
     if manifest.scripts[script].form not in ("kernel", "entry"):
         raise input_error(
             f"{script} is a library, or an object of one, and cannot be called",
-            place=manifest.locate_key("script", script),
+            location=manifest.locate_key("script", script),
         )
     return script
 

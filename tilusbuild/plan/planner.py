@@ -124,8 +124,8 @@ class Planner(Struct):
                     schedules_by_script.setdefault(script, []).append(schedules)
             except InputError as error:
                 # A template's mistake, or a rule's, is found for each target, and reported once.
-                known = {(problem.place, problem.hint) for problem in problems}
-                problems += [p for p in error.diagnostics if (p.place, p.hint) not in known]
+                known = {(problem.location, problem.hint) for problem in problems}
+                problems += [p for p in error.diagnostics if (p.location, p.hint) not in known]
         manifest = self.manifest
         # A wrong space makes every rule seem unmet, so rules are checked only without other
         # problems.

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tilusbuild.compile.kernel_names import VARIABLE
 from tilusbuild.compile.model import HERE
-from tilusbuild.errors import InputError, Place
+from tilusbuild.errors import InputError, Location
 from tilusbuild.manifest.table import format_toml
 from tilusbuild.plan import library
 from tilusbuild.plan.instance import InstanceSpec, ScriptReader, is_source
@@ -100,14 +100,14 @@ another error, which left the name undeclared."""
 
 
 def map_log(
-    log: str, line_map: LineMap, full_source: str, places: Mapping[str, Place], symbol: str
+    log: str, line_map: LineMap, full_source: str, locations: Mapping[str, Location], symbol: str
 ) -> str:
     """Return a compiler's log with places in the template and the manifest.
 
     `full_source` is the rendered source and the lines that were added behind it. `places` has the
     manifest's place of an added line by its text, and that of the kernel `symbol` by "".
     """
-    kernel_place = places[""]
+    kernel_location = locations[""]
     # If there is another error, the name may be undeclared because of it, and not ambiguous.
     if len(re.findall(r"\berror: ", log)) == 1:
         log = _AMBIGUOUS_NAME.sub(
@@ -119,28 +119,30 @@ def map_log(
     pieces: list[tuple[Piece, ...]] = list(line_map.pieces)
     for added_line in full_lines[len(line_map.rendered) :]:
         is_of_kernel = f" {VARIABLE}" in added_line
-        line_place = kernel_place if is_of_kernel else places.get(added_line)
-        pieces.append(() if line_place is None else (_make_piece(added_line, line_place),))
+        line_location = kernel_location if is_of_kernel else locations.get(added_line)
+        pieces.append(() if line_location is None else (_make_piece(added_line, line_location),))
 
     def read_text(name: str) -> str:
         """Return the text of a template or, if `places` are in a file `name`, of the manifest."""
-        is_manifest = any(place.path == name for place in places.values())
-        return _reconstruct_manifest(places, name) if is_manifest else line_map.read(name)
+        is_manifest = any(location.path == name for location in locations.values())
+        return _reconstruct_manifest(locations, name) if is_manifest else line_map.read(name)
 
     full_map = replace(line_map, rendered=tuple(full_lines), pieces=tuple(pieces), read=read_text)
     # The file is an empty line and a line with the symbol.
-    name_map = LineMap(("", symbol), ((), (_make_piece(symbol, kernel_place),)), read_text)
+    name_map = LineMap(("", symbol), ((), (_make_piece(symbol, kernel_location),)), read_text)
     return map_messages(map_messages(log, full_map), name_map, _NVRTC_NAME_FILE)
 
 
-def _make_piece(text: str, place: Place) -> Piece:
-    return Piece(1, text, Origin(place.path, place.line or 1), literal=False)
+def _make_piece(text: str, location: Location) -> Piece:
+    return Piece(1, text, Origin(location.path, location.line or 1), literal=False)
 
 
-def _reconstruct_manifest(places: Mapping[str, Place], name: str) -> str:
+def _reconstruct_manifest(locations: Mapping[str, Location], name: str) -> str:
     """Return the lines of a manifest that its places have; other lines are empty."""
     text_by_line = {
-        place.line or 1: place.text or "" for place in places.values() if place.path == name
+        location.line or 1: location.text or ""
+        for location in locations.values()
+        if location.path == name
     }
     line_numbers = range(1, max(text_by_line) + 1)
     return "\n".join(text_by_line.get(number, "") for number in line_numbers)

@@ -20,7 +20,7 @@ from tilusbuild.compile.model import Includes, Pipeline, Recipe
 from tilusbuild.compile.module import format_options
 from tilusbuild.compile.pipelines.cubin import KERNEL_CUBIN
 from tilusbuild.compile.steps import DEFINE_FLAGS
-from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.errors import Diagnostic, InputError, Location, input_error
 from tilusbuild.manifest.check_files import make_missing_file_error
 from tilusbuild.manifest.library import SOURCE
 from tilusbuild.plan import identity, library
@@ -195,8 +195,10 @@ def _render_template(
     except InputError as error:
         # The template was there when the manifest was checked, and was deleted since.
         if not os.path.lexists(renderer.resolve_path(template)):
-            place = spec.manifest.locate_value("script", spec.script, *keys)
-            raise InputError(make_missing_file_error(spec.manifest.root, template, place)) from None
+            location = spec.manifest.locate_value("script", spec.script, *keys)
+            raise InputError(
+                make_missing_file_error(spec.manifest.root, template, location)
+            ) from None
         if spec.grouping is not None and isinstance(error, UndefinedVariableError):
             raise spec.grouping.explain_undefined(error) from None
         raise
@@ -313,13 +315,13 @@ def choose_program_pipeline(spec: InstanceSpec, *, is_cubin: bool) -> Pipeline:
         return spec.pipeline
     if is_cubin and spec.pipeline.launcher.starts_kernel:
         return KERNEL_CUBIN
-    place = spec.manifest.locate_value("script", spec.script, "generator")
+    location = spec.manifest.locate_value("script", spec.script, "generator")
     kind, needs = (
         ("cubin", f"a kernel for a GPU, which {spec.label} is not")
         if is_cubin
         else ("source", 'a compiler: leave out device-compiler = "none"')
     )
-    raise input_error(f"it returned a {kind}, which needs {needs}", place=place)
+    raise input_error(f"it returned a {kind}, which needs {needs}", location=location)
 
 
 # `-DNAME=1`, `--define-macro=NAME=1`: the group is `NAME=1`.
@@ -383,15 +385,15 @@ def _format_options(
         if not {*table_keys}.isdisjoint({*parts, *arguments}):
             table_keys = ("generator",)
         keys = spec.manifest.resolve_override(spec.script, spec.target.name, *table_keys)
-        place = spec.manifest.locate_value(*keys)
-        raise InputError(Diagnostic(str(error), place)) from None
+        location = spec.manifest.locate_value(*keys)
+        raise InputError(Diagnostic(str(error), location)) from None
 
 
 def find_closure(spec: InstanceSpec, sources: ScriptReader, source: str, template: str) -> Closure:
     """Return the headers that a source of `template` can reach, and those that `headers` declares.
     Raises `InputError`, also for a pattern that no header matches."""
 
-    def find_pattern_place(pattern: str) -> Place | None:
+    def find_pattern_location(pattern: str) -> Location | None:
         """Return the place of a pattern of `headers`, of the script or else of [build]."""
         is_of_script = pattern in spec.owner.headers
         keys = ("script", spec.script, "headers") if is_of_script else ("build", "headers")
@@ -405,12 +407,14 @@ def find_closure(spec: InstanceSpec, sources: ScriptReader, source: str, templat
         )
     except PatternTooWideError as error:
         hint = "name the directory that they are in, or a smaller one in include-dirs"
-        raise input_error(str(error), place=find_pattern_place(error.pattern), hint=hint) from None
+        raise input_error(
+            str(error), location=find_pattern_location(error.pattern), hint=hint
+        ) from None
     if closure.unmatched:
         hint = "patterns are relative to the directories of include-dirs, or to the project"
         raise InputError(
             *(
-                Diagnostic(f'no header matches "{pattern}"', find_pattern_place(pattern), hint)
+                Diagnostic(f'no header matches "{pattern}"', find_pattern_location(pattern), hint)
                 for pattern in closure.unmatched
             )
         )

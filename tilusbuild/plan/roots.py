@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from tilusbuild.errors import Place, input_error
+from tilusbuild.errors import Location, input_error
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.names import PACKAGE
 from tilusbuild.manifest.sections import Directory
@@ -37,12 +37,12 @@ def find_roots(manifest: Manifest, script: str, template: str) -> tuple[Root, ..
     roots = [_find_template_root(manifest, script, template)]
     script_count = len(manifest.scripts[script].include_dirs)
     for number, declared in enumerate(manifest.list_include_dirs(script)):
-        place = (
+        location = (
             manifest.locate_key("script", script, "include-dirs", number)
             if number < script_count
             else manifest.locate_key("build", "include-dirs", number - script_count)
         )
-        roots.append(_find_root(manifest.root, declared, place))
+        roots.append(_find_root(manifest.root, declared, location))
     torch_place = manifest.locate_torch(script)
     if torch_place is not None:
         roots += _find_torch_roots(torch_place)
@@ -73,8 +73,8 @@ def _find_template_root(manifest: Manifest, script: str, template: str) -> Root:
     try:
         path = find_package_directory(package, directory)
     except LookupError as error:
-        place = manifest.locate_key("script", script, "template")
-        raise input_error(str(error), place=place) from None
+        location = manifest.locate_key("script", script, "template")
+        raise input_error(str(error), location=location) from None
     return make_root(package, _strip_path(path, directory), directory, quoted_only=True)
 
 
@@ -85,23 +85,23 @@ def find_link_roots(
     directory or a package that is not there."""
     roots = []
     for number, declared in enumerate(link_dirs):
-        place = manifest.locate_key("script", script, "link-dirs", number)
-        roots.append(_find_root(manifest.root, declared, place))
+        location = manifest.locate_key("script", script, "link-dirs", number)
+        roots.append(_find_root(manifest.root, declared, location))
     return _name_apart(manifest.root, roots)
 
 
-def _find_root(project: str, declared: Directory, place: Place) -> Root:
-    """Return a directory that the manifest declares. Raises `InputError`, at `place`, if there is
-    no such directory or package."""
+def _find_root(project: str, declared: Directory, location: Location) -> Root:
+    """Return a directory that the manifest declares. Raises `InputError`, at `location`, if
+    there is no such directory or package."""
     if declared.package is not None:
         try:
             path = find_package_directory(declared.package, declared.path)
         except LookupError as error:
-            raise input_error(str(error), place=place) from None
+            raise input_error(str(error), location=location) from None
         return make_root(declared.package, _strip_path(path, declared.path), declared.path)
     path = os.path.normpath(os.path.join(project, os.path.expanduser(declared.path)))
     if not os.path.isdir(path):
-        raise input_error(f"there is no directory {declared.path}", place=place)
+        raise input_error(f"there is no directory {declared.path}", location=location)
     relative = os.path.relpath(path, project)
     # A path inside the project is the same on every machine, so it may be in a hash.
     if relative != ".." and not relative.startswith("../"):
@@ -143,10 +143,10 @@ _IMPORTED_LIBRARIES = ("libtorch_python.so", "libtorch.so")
 """The libraries that `import torch` loads. Their dependencies are then loaded, too."""
 
 
-def _find_torch_roots(place: Place) -> Iterator[Root]:
+def _find_torch_roots(location: Location) -> Iterator[Root]:
     """Yield the header directories of torch, of NVIDIA's wheels (cusparse.h), and of Python. The
     wheel of the CUDA runtime is left out: the toolkit has its headers. Raises `InputError`."""
-    directory = _find_torch_directory("", place)
+    directory = _find_torch_directory("", location)
     for path in _TORCH_INCLUDES:
         yield make_root(_TORCH, directory, path)
     nvidia = os.path.join(os.path.dirname(directory), "nvidia")
@@ -160,33 +160,35 @@ def _find_torch_roots(place: Place) -> Iterator[Root]:
         yield make_root(os.path.basename(python), python)
 
 
-def find_torch_defines(place: Place) -> dict[str, str]:
+def find_torch_defines(location: Location) -> dict[str, str]:
     """Return the macros that torch's own extensions are compiled with. Until torch 2.7, its C++
     ABI may differ from the compiler's default. Raises `InputError`."""
-    config = os.path.join(_find_torch_directory("", place), "share/cmake/Torch/TorchConfig.cmake")
+    config = os.path.join(
+        _find_torch_directory("", location), "share/cmake/Torch/TorchConfig.cmake"
+    )
     match = _ABI_FLAG.search(try_read_text(config) or "")
     return {match[1]: match[2]} if match else {}
 
 
-def find_torch_libraries(place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def find_torch_libraries(location: Location) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (sonames, paths): `paths` are the libraries that `import torch` loads; `sonames` are
     the dependencies of these that torch itself ships, sorted. Raises `InputError`."""
     from tilusbuild.binary.elf import BinaryError, read_needs
 
-    directory = _find_torch_directory("lib", place)
+    directory = _find_torch_directory("lib", location)
     paths = tuple(os.path.join(directory, name) for name in _IMPORTED_LIBRARIES)
     try:
         sonames = [name for path in paths for name in read_needs(read_bytes(path)).libraries]
     except (OSError, BinaryError) as error:
-        raise input_error(f"torch's libraries cannot be read: {error}", place=place) from None
+        raise input_error(f"torch's libraries cannot be read: {error}", location=location) from None
     own_sonames = {name for name in sonames if os.path.isfile(os.path.join(directory, name))}
     return tuple(sorted(own_sonames)), paths
 
 
-def _find_torch_directory(path: str, place: Place) -> str:
+def _find_torch_directory(path: str, location: Location) -> str:
     """Return a directory of the installed torch. Raises `InputError`."""
     try:
         return find_package_directory(_TORCH, path)
     except LookupError as error:
         hint = "pip install torch, in the environment that tilusbuild runs in"
-        raise input_error(str(error), place=place, hint=hint) from None
+        raise input_error(str(error), location=location, hint=hint) from None

@@ -85,13 +85,13 @@ def read_imported_space(manifest: Manifest, script: str) -> T1Space | None:
     name = manifest.scripts[script].space_file
     if name is None:
         return None
-    place = manifest.locate_value("script", script, "space-file")
+    location = manifest.locate_value("script", script, "space-file")
     try:
         return read_t1(read_text(os.path.join(manifest.root, name)))
     except SpaceError as error:
-        raise input_error(f"{name}: {error.message}", place=place, hint=error.hint) from None
+        raise input_error(f"{name}: {error.message}", location=location, hint=error.hint) from None
     except OSError as error:
-        raise input_error(f"{name} cannot be read: {error.strerror}", place=place) from None
+        raise input_error(f"{name} cannot be read: {error.strerror}", location=location) from None
 
 
 def choose_schedules(
@@ -153,7 +153,7 @@ def locate_space_error(
     # The whole table: which of its values is wrong depends on the others.
     if isinstance(error, DefaultError) and (owner.default or owner.get_override(target).default):
         keys = manifest.resolve_override(script, target, "default")
-    return input_error(message, place=manifest.locate_key(*keys), hint=error.hint)
+    return input_error(message, location=manifest.locate_key(*keys), hint=error.hint)
 
 
 def _find_rule(manifest: Manifest, script: str, target: str, rule: str | None) -> Path:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tilusbuild.compile.declared import format_layout_asserts
 from tilusbuild.compile.model import Launch, Pipeline, Prune
-from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.errors import Diagnostic, InputError, Location
 from tilusbuild.expr import Expr, ExprError, Value, parse_expression
 from tilusbuild.manifest.script import make_signature
 from tilusbuild.manifest.script_sections import (
@@ -90,7 +90,7 @@ class ProgramTexts:
         behind it."""
         return self._pipeline.derive_source(source, symbol, unit) + self._layouts_text
 
-    def map_places(self) -> dict[str, Place]:
+    def map_places(self) -> dict[str, Location]:
         """Return places in the manifest: of each line of the full source that asserts a layout, by
         the line's text, and of the kernel, by ""."""
         places_by_line = {"": self._manifest.locate_value("script", self._script, "kernel")}
@@ -98,11 +98,11 @@ class ProgramTexts:
             for argument in make_signature(self._manifest.scripts[script]).arguments:
                 if not is_struct(argument.dtype):
                     continue
-                place = self._manifest.locate_value("script", script, "args", argument.name)
+                location = self._manifest.locate_value("script", script, "args", argument.name)
                 asserts = format_layout_asserts([parse_struct(argument.dtype)])
                 for line in asserts.splitlines():
                     if line.startswith("static_assert"):
-                        places_by_line.setdefault(line, place)
+                        places_by_line.setdefault(line, location)
         return places_by_line
 
     def bind_expression(self, source: Value) -> Expr:
@@ -130,8 +130,8 @@ class ProgramTexts:
             if not name.isprintable():
                 problem = f"the kernel's name is {name!r}, not one line"
         if problem is not None:
-            place = self._manifest.locate_value("script", script, "kernel")
-            raise InputError(Diagnostic(problem, place))
+            location = self._manifest.locate_value("script", script, "kernel")
+            raise InputError(Diagnostic(problem, location))
         return name
 
     def _fill_in(self, text: str, values: Mapping[str, Value]) -> str:
@@ -151,8 +151,8 @@ class ProgramTexts:
             problems = [(f"flags: {error.message}", None)]
         if problems:
             keys = self._manifest.resolve_override(self._script, self._target, "flags")
-            place = self._manifest.locate_key(*keys)
-            raise InputError(*(Diagnostic(message, place, hint) for message, hint in problems))
+            location = self._manifest.locate_key(*keys)
+            raise InputError(*(Diagnostic(message, location, hint) for message, hint in problems))
         return flags
 
     def make_defines(
@@ -166,8 +166,8 @@ class ProgramTexts:
                 check_macro_value(filled[name])
             except (ExprError, ValueFault) as error:
                 keys = self._manifest.resolve_override(self._script, self._target, "defines", name)
-                place = self._manifest.locate_value(*keys)
-                raise InputError(Diagnostic(f"{name} {error.message}", place)) from None
+                location = self._manifest.locate_value(*keys)
+                raise InputError(Diagnostic(f"{name} {error.message}", location)) from None
         return tuple(filled.items())
 
     def _list_flag_problems(self, flags: Sequence[str]) -> list[tuple[str, str | None]]:
@@ -193,16 +193,16 @@ class ProgramTexts:
             return None
         limits: dict[str, int] = {}
         for name, limit in self.prune.items():
-            place = self._manifest.locate_key(
+            location = self._manifest.locate_key(
                 "script", self._script, "prune", name.replace("_", "-")
             )
             try:
                 value = limit.evaluate(values)
             except ExprError as error:
-                raise InputError(Diagnostic(f"{name}: {error.message}", place)) from None
+                raise InputError(Diagnostic(f"{name}: {error.message}", location)) from None
             # For Python a bool is an int.
             if isinstance(value, bool) or not isinstance(value, int):
-                raise InputError(Diagnostic(f"{name} is {value!r}, not a whole number", place))
+                raise InputError(Diagnostic(f"{name} is {value!r}, not a whole number", location))
             limits[name] = value
         return Prune(**limits)
 
@@ -266,8 +266,8 @@ class ProgramTexts:
 
     def _make_error(self, message: str, hint: str | None = None) -> InputError:
         """Return an error at the script's key `generator`."""
-        place = self._manifest.locate_value("script", self._script, "generator")
-        return InputError(Diagnostic(message, place, hint))
+        location = self._manifest.locate_value("script", self._script, "generator")
+        return InputError(Diagnostic(message, location, hint))
 
     def select_parameters(
         self, signature: Signature, chosen: Sequence[str | Mapping[str, Any] | None] | None
@@ -354,7 +354,7 @@ class Grouping(Struct):
     spec: SpaceSpec
     valued: ProgramTexts
     params: Mapping[str, Value]
-    place: Place
+    location: Location
     """The place of the manifest's key `group`."""
     _kernels_by_unit: dict[tuple[Value, ...], tuple[str, ...]] = field(default_factory=dict)
 
@@ -403,10 +403,10 @@ class Grouping(Struct):
                     "name more parameters in group: schedules that differ in one of these are"
                     " compiled apart"
                 )
-                raise InputError(Diagnostic(f"{message} {MAX_KERNELS}", self.place, hint))
+                raise InputError(Diagnostic(f"{message} {MAX_KERNELS}", self.location, hint))
             points: list[Schedule] = list(space)
         except SpaceError as error:
-            raise InputError(Diagnostic(error.message, self.place, error.hint)) from None
+            raise InputError(Diagnostic(error.message, self.location, error.hint)) from None
         # Two schedules may name one kernel, which is instantiated once: a dict drops the second.
         names: dict[str, None] = {}
         for point in points:

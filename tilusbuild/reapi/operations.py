@@ -139,10 +139,10 @@ class Operations:
         """Set the action's stage, and report a stage of `_STAGE_PLACES`."""
         progress = parse_message(reapi.ExecuteOperationMetadata, metadata)
         running.stage = progress.stage
-        place = _STAGE_PLACES.get(progress.stage)
-        if place is not None:
+        phase = _STAGE_PLACES.get(progress.stage)
+        if phase is not None:
             worker = clean_worker_name(progress.partial_execution_metadata.worker)
-            running.report_place(place, worker)
+            running.report_place(phase, worker)
 
     def _read_answer(self, operation: reapi.Operation) -> reapi.ExecuteResponse:
         """Return the answer in an operation that has ended. Raises `InputsAbsentError`, and

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
+from tilusbuild.errors import Diagnostic, InputError, Location, did_you_mean, input_error
 from tilusbuild.manifest.document import read_document, shorten_path
 from tilusbuild.manifest.remote_section import RemoteSection
 from tilusbuild.manifest.settings import REMOTE_ADDRESSES, REMOTE_OFF, REMOTE_PREFIX, SWITCH
@@ -89,7 +89,7 @@ def read_user_file(path: str) -> dict[str, Any]:
     except InputError as error:
         raise InputError(*map(_hide_file_text, error.diagnostics)) from None
     except RecursionError:
-        raise input_error("is nested too deeply", place=Place(shorten_path(path))) from None
+        raise input_error("is nested too deeply", location=Location(shorten_path(path))) from None
     remote = tables.pop("remote", {})
     if tables:
         hint = "there is only the table [remote]"
@@ -123,15 +123,15 @@ def _check_table(
 def _hide_file_text(diagnostic: Diagnostic) -> Diagnostic:
     """Return a diagnostic that quotes nothing of the file. One with a line gets a general message
     at its place; one without a line keeps its message, which is the system's."""
-    position = diagnostic.place or Place("")
+    position = diagnostic.location or Location("")
     if position.line is None:
         return Diagnostic(diagnostic.message, position)
     hint = "a string that is not closed or has no quotes, perhaps; the line is not shown"
     return Diagnostic("not TOML, or not UTF-8", _hide_source_line(position), hint)
 
 
-def _hide_source_line(position: Place) -> Place:
-    return Place(position.path, position.line, position.column)
+def _hide_source_line(position: Location) -> Location:
+    return Location(position.path, position.line, position.column)
 
 
 def _describe_mistake(detail: Any) -> tuple[str, str | None]:

@@ -73,7 +73,9 @@ def estimate_length(operation: str, operands: Sequence[object]) -> int:
         case "join":
             return sum(sizes) + math.prod(len(operand) for operand in (*texts, *lists))
         case "format" | "format_map" | "%" if texts:
-            widths = [int(width) for found in _WIDTHS.findall(texts[0]) for width in found if width]
+            widths = [
+                int(width) for groups in _WIDTHS.findall(texts[0]) for width in groups if width
+            ]
             # A width that is an argument: `%*d`, `{:{}}`.
             if "*" in texts[0] or re.search(r":[^}]*\{", texts[0]):
                 widths += counts

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.errors import Diagnostic, InputError, Location, input_error
 from tilusbuild.generate.reads import DIRECTORY, UNTRACKED, digest_read
 from tilusbuild.process.base import Command, Sandbox
 from tilusbuild.process.landlock import find_version
@@ -169,7 +169,9 @@ class GeneratedRenderer(Renderer):
             errors = "surrogateescape" if is_cubin else "strict"
             text = zlib.decompress(compressed).decode(errors=errors)
         except UnicodeDecodeError:
-            raise input_error("the source has a lone surrogate", place=Place(template)) from None
+            raise input_error(
+                "the source has a lone surrogate", location=Location(template)
+            ) from None
         return Rendering(text, names, parts=parts, is_cubin=is_cubin)
 
     def generate_ir(self, template: str, context: Mapping[str, Any]) -> Mapping[str, str]:
@@ -249,21 +251,24 @@ class GeneratedRenderer(Renderer):
     ) -> Diagnostic:
         """Return the error of a call, at the innermost of its frames in the project."""
         frames = [*answer.get("frames", [])] or [(self.resolve_path(template), None, None)]
-        places = []
+        locations = []
         for path, line, column in frames:
             lines = (try_read_text(path, "replace") or "").split("\n")
             text = lines[line - 1] if line is not None and line <= len(lines) else None
             indent = len(text) - len(text.lstrip()) + 1 if text is not None else None
             name = os.path.relpath(path, self._loader.root)
-            places.append(Place(name, line, column or indent, text))
+            locations.append(Location(name, line, column or indent, text))
         schedule = ", ".join(f"{name} = {value}" for name, value in values.items())
         hints = [
             answer.get("hint"),
-            *(f"called at {place}: {(place.text or '').strip()}" for place in places[-2::-1]),
+            *(
+                f"called at {location}: {(location.text or '').strip()}"
+                for location in locations[-2::-1]
+            ),
             f"for {schedule}" if schedule else None,
         ]
         message = f"{self._function}: {answer['error']}"
-        return Diagnostic(message, places[-1], "\n".join(filter(None, hints)) or None)
+        return Diagnostic(message, locations[-1], "\n".join(filter(None, hints)) or None)
 
     def digest_template(self, template: str) -> str:
         """Return the digest of something that was read, as of before that; of something that only

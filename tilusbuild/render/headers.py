@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from tilusbuild.errors import Diagnostic, InputError, Place, input_error
+from tilusbuild.errors import Diagnostic, InputError, Location, input_error
 from tilusbuild.render.closure import (
     HEADER_SUFFIXES,
     KEEP,
@@ -206,7 +206,7 @@ class Headers:
         except OSError as error:
             raise input_error(
                 f"cannot read the header {name.removeprefix('project/')}: {error.strerror}",
-                place=Place(path),
+                location=Location(path),
             ) from None
         return HeaderFile(tree, name, path, digest, header_scan)
 
@@ -558,9 +558,9 @@ def _make_diagnostic(
     return Diagnostic(message, _locate_include(text, path, include_text), hint, "warning")
 
 
-def _locate_include(text: str, path: str, include_text: str) -> Place:
+def _locate_include(text: str, path: str, include_text: str) -> Location:
     """Return the place of the first include of `include_text`; without one that of the file."""
     for number, line in enumerate(text.split("\n"), 1):
         if "include" in line and include_text in line:
-            return Place(path, number, line.index(include_text) + 1, line, len(include_text))
-    return Place(path)
+            return Location(path, number, line.index(include_text) + 1, line, len(include_text))
+    return Location(path)

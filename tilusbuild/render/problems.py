@@ -16,7 +16,7 @@ from jinja2.environment import TemplateModule
 from jinja2.exceptions import SecurityError, TemplatesNotFound
 from jinja2.utils import internal_code, missing
 
-from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean
+from tilusbuild.errors import Diagnostic, InputError, Location, did_you_mean
 from tilusbuild.render.cuda import RaisedError
 from tilusbuild.render.environment import (
     NOT_USABLE,
@@ -58,20 +58,20 @@ def explain_error(
     loader = environment.templates
     stack = _list_template_lines(error.__traceback__)
     if isinstance(error, TemplateSyntaxError):
-        place: Place | None = Place(error.name or template, error.lineno)
+        location: Location | None = Location(error.name or template, error.lineno)
         callers = stack
     elif isinstance(error, BadTemplateError) and error.bad_line is not None:
-        place, callers = Place(str(error.name or template), error.bad_line), stack
+        location, callers = Location(str(error.name or template), error.bad_line), stack
     elif stack:
-        place, callers = stack[-1], stack[:-1]
+        location, callers = stack[-1], stack[:-1]
     else:
-        place, callers = None, []
+        location, callers = None, []
     if isinstance(error, RaisedError):
         # If a shipped macro refuses an argument, the line to correct is the project's line that
         # called the macro.
-        while place and callers and place.path.startswith(SHIPPED):
-            place = callers.pop()
-    inner = place.path if place else template
+        while location and callers and location.path.startswith(SHIPPED):
+            location = callers.pop()
+    inner = location.path if location else template
     try:
         problem = _describe_error(error, inner, template, context, environment)
     except Exception:  # a value of the template's does what it likes in a message
@@ -80,7 +80,7 @@ def explain_error(
     hints += [f"from {line}" for line in reversed(callers)]
     diagnostic = Diagnostic(
         problem.message,
-        _locate_word(place, problem.word, loader) if place else Place(template),
+        _locate_word(location, problem.word, loader) if location else Location(template),
         "\n".join(hints) or None,
     )
     if isinstance(error, UndefinedNameError) and error.name is not None and error.owner is missing:
@@ -88,23 +88,23 @@ def explain_error(
     return InputError(diagnostic)
 
 
-def _list_template_lines(traceback: TracebackType | None) -> list[Place]:
+def _list_template_lines(traceback: TracebackType | None) -> list[Location]:
     """Return the template lines that were running, outermost first."""
-    lines: list[Place] = []
+    lines: list[Location] = []
     # Jinja2 compiles a template to Python code, whose globals name the template.
     while traceback is not None:
         template = traceback.tb_frame.f_globals.get("__jinja_template__")
         # Jinja2 has functions of its own at a block's start, as for a filter that is missing.
         is_internal = traceback.tb_frame.f_code in internal_code
         if isinstance(template, Template) and template.name is not None and not is_internal:
-            line = Place(template.name, template.get_corresponding_lineno(traceback.tb_lineno))
+            line = Location(template.name, template.get_corresponding_lineno(traceback.tb_lineno))
             if not lines or lines[-1] != line:
                 lines.append(line)
         traceback = traceback.tb_next
     return lines
 
 
-def _locate_word(line: Place, word: str | None, loader: ProjectLoader) -> Place:
+def _locate_word(line: Location, word: str | None, loader: ProjectLoader) -> Location:
     """Return where `word` stands, in `line` or in the lines that the same tag goes on over."""
     lines, start = _read_lines(loader, line.path), line.line or 0
     number = start
@@ -118,11 +118,11 @@ def _locate_word(line: Place, word: str | None, loader: ProjectLoader) -> Place:
         if matches:
             # If there are several, it is not known which one was reached.
             column = matches[0].start() + 1 if len(matches) == 1 else None
-            return Place(line.path, number, column, text, len(word))
+            return Location(line.path, number, column, text, len(word))
         if re.search(r"[%}]\}", text):
             break
         number += 1
-    return Place(line.path, start, None, lines[start - 1] if 1 <= start <= len(lines) else None)
+    return Location(line.path, start, None, lines[start - 1] if 1 <= start <= len(lines) else None)
 
 
 def _read_lines(loader: ProjectLoader, template: str) -> list[str]:

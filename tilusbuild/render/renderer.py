@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2.exceptions import TemplateRuntimeError
 from msgspec import Struct
 
-from tilusbuild.errors import InputError, Place, TilusbuildError, input_error
+from tilusbuild.errors import InputError, Location, TilusbuildError, input_error
 from tilusbuild.render.bounds import MAX_CHARACTERS
 from tilusbuild.render.environment import (
     DEFAULT_STYLE,
@@ -197,7 +197,9 @@ def render_text(
         text.encode("utf-8", "surrogateescape")
         return text
     except UnicodeEncodeError:
-        raise input_error("the rendering has a lone surrogate", place=Place(template)) from None
+        raise input_error(
+            "the rendering has a lone surrogate", location=Location(template)
+        ) from None
     except Exception as error:
         raise explain_error(error, template, context, environment) from error
 

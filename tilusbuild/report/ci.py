@@ -164,8 +164,8 @@ class GithubReporter(Reporter):
             if group.count > _MAX_LABELS:
                 labels += " …"
             title = f"{format_count(group.count, 'schedule')}: {labels}"
-            message, place = group.message or group.error, self._locate_group(group)
-            yield format_workflow_command(level, title, message, place)
+            message, location = group.message or group.error, self._locate_group(group)
+            yield format_workflow_command(level, title, message, location)
         failed_verdicts = [verdict for verdict in summary.scripts if not verdict.ok]
         for verdict in failed_verdicts[:_MAX_ANNOTATIONS]:
             name = verdict.label
@@ -191,20 +191,20 @@ def annotate_error(error: TilusbuildError, stderr: TextIO, environment: Mapping[
     top = environment.get("GITHUB_WORKSPACE") or os.getcwd()
     for diagnostic in diagnostics[:_MAX_ANNOTATIONS]:
         properties: dict[str, object] = {}
-        place = diagnostic.place
-        file = None if place is None else find_path_below(place.path, os.getcwd(), top)
-        if place is not None and file is not None:
-            properties = {"file": file, "line": place.line, "col": place.column}
+        location = diagnostic.location
+        file = None if location is None else find_path_below(location.path, os.getcwd(), top)
+        if location is not None and file is not None:
+            properties = {"file": file, "line": location.line, "col": location.column}
         text = diagnostic.message + (f"\n{diagnostic.hint}" if diagnostic.hint else "")
         out.write(format_workflow_command(diagnostic.severity, "", text, properties))
 
 
 def format_workflow_command(
-    level: str, title: str, message: str, place: Mapping[str, object] | None = None
+    level: str, title: str, message: str, location: Mapping[str, object] | None = None
 ) -> str:
     """Return a workflow command, as "::error file=a.cu,line=3,title=…::message" and a newline.
-    `place` has further properties; those that are None, and an empty title, are left out."""
-    properties = {**(place or {}), "title": to_one_line(title) or None}
+    `location` has further properties; those that are None, and an empty title, are left out."""
+    properties = {**(location or {}), "title": to_one_line(title) or None}
     assignments = []
     for name, value in properties.items():
         if value is not None:

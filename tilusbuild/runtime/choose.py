@@ -175,11 +175,11 @@ class Chooser:
             yield from self._list_row_choices(row, "measured", "measured at {}")
         sizes = dict(zip(self._script.keys, exact, strict=True))
         costs = []
-        for place, fitted in enumerate(self._fitted):
+        for index, fitted in enumerate(self._fitted):
             with suppress(NoValueError):
-                costs.append((float(to_number(fitted.cost(sizes))), place))
-        for cost, place in sorted(costs):
-            fitted = self._fitted[place]
+                costs.append((float(to_number(fitted.cost(sizes))), index))
+        for cost, index in sorted(costs):
+            fitted = self._fitted[index]
             why = f"least fitted cost {cost:.4g} by {fitted.source}"
             yield self._make_choice(fitted.program, "fitted", why)
         if row is None and self._rows:

@@ -153,31 +153,33 @@ def _search(
     """Return the instances that fit. The places of all instances of the script are put into
     `place_of`, by their paths. Raises as `_find_instances`."""
     directory, start = to_snake_case(name.script), get_working_directory()
-    found: list[Script] = []
+    scripts: list[Script] = []
     searched: list[SearchRoot] = []
     for root in find_search_roots(where):
-        for place in root.list_places(directory, start):
+        for script_group in root.list_places(directory, start):
             if key is not None:
                 from tilusbuild.runtime.signed import check_signatures  # few ask for it
 
-                check_signatures(place.paths, key)
-            for path in place.paths:
-                place_of[os.path.abspath(path)] = place
-                found.append(read_script_once(path))
-        preferred = [script for script in found if place_of[script.path].is_first]
+                check_signatures(script_group.paths, key)
+            for path in script_group.paths:
+                place_of[os.path.abspath(path)] = script_group
+                scripts.append(read_script_once(path))
+        preferred = [script for script in scripts if place_of[script.path].is_first]
         if preferred:
             with suppress(LoadError):  # what is missing may be in another place
                 chosen = _choose_instances(name, preferred, place_of, target, params)
                 if target or not device.may_have_cuda() or any(s.kind == "cuda" for s in chosen):
                     return chosen
         searched.append(root)
-    if found:
-        return _choose_instances(name, found, place_of, target, params)
-    names = {(each, root) for root in searched for each in root.list_script_names()}
+    if scripts:
+        return _choose_instances(name, scripts, place_of, target, params)
+    names = {(script_name, root) for root in searched for script_name in root.list_script_names()}
     hint = None
     with suppress(LoadError):  # a damaged index, which hides no script here
         # Of the scripts in a cache that projects share, only some can be loaded here.
-        loadable = (each for each, root in names if root.list_places(each, start))
+        loadable = (
+            script_name for script_name, root in names if root.list_places(script_name, start)
+        )
         hint = did_you_mean(directory, loadable)
     if directory in dict(names):
         hint = "another project has it: `tilusbuild build` makes this one's, where= names the other"

@@ -96,17 +96,17 @@ class Recorder:
     def write_counts(self) -> None:
         """Append the counts since the last write. Log a warning, once, if that fails."""
         with self._lock:
-            taken = [
+            records = [
                 (f'{instance[:-1]}, "sizes": {sizes}, "calls": {calls}}}\n', counter, calls)
                 for instance, counters in self._counters.items()
                 for sizes, counter in counters.items()
                 if (calls := counter.take_calls())
             ]
             try:
-                if taken:
-                    append_bytes(self.path, "".join(line for line, _, _ in taken).encode())
+                if records:
+                    append_bytes(self.path, "".join(line for line, _, _ in records).encode())
             except OSError as error:
-                for _, counter, calls in taken:
+                for _, counter, calls in records:
                     counter.return_calls(calls)
                 if not self._has_failed:
                     _warn(f"calls are not recorded: {self.path}: {error.strerror}")

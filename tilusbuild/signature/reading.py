@@ -522,7 +522,11 @@ def read_parameters(text: str, aliases: Mapping[str, str]) -> list[KernelParamet
         plain_text += " " * (token.start_byte > end) + _text(token)
         end = token.end_byte
     pieces = [piece for _, piece in split_at_commas(plain_text.strip(), "([{<", ")]}>")]
-    return [] if pieces in ([""], ["void"]) else [read_parameter(each, aliases) for each in pieces]
+    return (
+        []
+        if pieces in ([""], ["void"])
+        else [read_parameter(parameter_text, aliases) for parameter_text in pieces]
+    )
 
 
 def read_parameter(text: str, aliases: Mapping[str, str]) -> KernelParameter:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from tilusbuild.arch import Arch
-from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.errors import Diagnostic, InputError, Location
 from tilusbuild.manifest.sections import is_path, parse_requirement
 from tilusbuild.manifest.table import ValueFault
 from tilusbuild.process.base import Runner
@@ -67,18 +67,19 @@ class ToolchainRequest(Struct, frozen=True):
     """A project's requirements on its compilers.
 
     `nvcc` is a requirement (">=12.4"), a path (relative to `project_root`) or None for any; `cxx` a
-    name to look up on PATH, a path or None for the first. `place` and `cxx_place` are the positions
-    of these values in the manifest, `nvcc_key` and `cxx_key` their keys; `name` is the toolchain's.
+    name to look up on PATH, a path or None for the first. `location` and `cxx_location` are the
+    positions of these values in the manifest, `nvcc_key` and `cxx_key` their keys; `name` is the
+    toolchain's.
     """
 
     nvcc: str | None = None
     needs_cuda: bool = True
     project_root: str = "."
-    place: Place | None = None
+    location: Location | None = None
     needs_nvrtc: bool = False
     name: str = ""
     cxx: str | None = None
-    cxx_place: Place | None = None
+    cxx_location: Location | None = None
     nvcc_key: str = "toolchain.nvcc"
     cxx_key: str = "toolchain.cxx"
     host_march: str | None = None
@@ -171,10 +172,14 @@ class Toolchain(Struct, frozen=True, eq=False):
         libraries = self.nvrtc.files if self.nvrtc else ()
         return tuple(dict.fromkeys((*(tool.path for tool in self.list_tools()), *libraries)))
 
-    def find_changed_path(self, *, whole: bool = False) -> str | None:
+    def find_changed_path(self, *, is_exhaustive: bool = False) -> str | None:
         """Return the path of a file that has changed since the toolchain was found; None if none
-        has. `whole` as in `ToolDigests.find_changed_path`."""
-        return None if self.digests is None else self.digests.find_changed_path(whole=whole)
+        has. `is_exhaustive` as in `ToolDigests.find_changed_path`."""
+        return (
+            None
+            if self.digests is None
+            else self.digests.find_changed_path(is_exhaustive=is_exhaustive)
+        )
 
     def list_tools(self) -> tuple[ToolFile, ...]:
         """Return the files of the host compiler and of nvcc."""
@@ -182,15 +187,15 @@ class Toolchain(Struct, frozen=True, eq=False):
         return (*self.host.tools, *self.host.parts, *cuda)
 
     def check_archs(
-        self, archs: Iterable[Arch], place: Place | None = None, *, nvrtc: bool = False
+        self, archs: Iterable[Arch], location: Location | None = None, *, nvrtc: bool = False
     ) -> None:
         """Raise `InputError` for architectures that nvcc, or NVRTC, does not compile for."""
         diagnostics: list[Diagnostic] = []
         for arch in archs:
             if nvrtc and self.nvrtc is not None:
-                diagnostic = _make_nvrtc_arch_error(arch, self.nvrtc, place)
+                diagnostic = _make_nvrtc_arch_error(arch, self.nvrtc, location)
             else:
-                diagnostic = _make_arch_error(arch, self.cuda, place)
+                diagnostic = _make_arch_error(arch, self.cuda, location)
             if diagnostic is not None:
                 diagnostics.append(diagnostic)
         if diagnostics:
@@ -254,7 +259,7 @@ def find_host_compiler(request: ToolchainRequest, probe: Probe) -> HostCompiler:
     if request.cxx is None:
         return _find_host_of_environment(probe) or find_host(probe)
     cxx = _resolve_in_project(request, request.cxx) if is_path(request.cxx) else request.cxx
-    return find_host(probe, cxx, request.cxx_place, request.cxx_key)
+    return find_host(probe, cxx, request.cxx_location, request.cxx_key)
 
 
 def _find_host_of_environment(probe: Probe) -> HostCompiler | None:
@@ -289,7 +294,7 @@ def discover_nvrtc(
     if not lines:
         lines = ["  there is no libnvrtc beside an nvcc, in a CUDA toolkit or in NVIDIA's wheels"]
     hint = "\n".join(["looked in:", *lines, f"to install one: {NVRTC_REMEDY}"])
-    raise InputError(Diagnostic("no NVRTC found", request.place, hint))
+    raise InputError(Diagnostic("no NVRTC found", request.location, hint))
 
 
 def find_nvrtc(
@@ -446,7 +451,7 @@ def _parse_requirement(request: ToolchainRequest) -> SpecifierSet | None:
         return parse_requirement(request.nvcc)
     except ValueFault as error:
         raise InputError(
-            Diagnostic(f"{request.nvcc_key} {error}", request.place, error.hint)
+            Diagnostic(f"{request.nvcc_key} {error}", request.location, error.hint)
         ) from error
 
 
@@ -462,11 +467,11 @@ def _make_no_cuda_error(request: ToolchainRequest, searched: Sequence[SearchResu
     message = "no nvcc found"
     if request.nvcc is not None:
         message += f' for {request.nvcc_key} = "{request.nvcc}"'
-    return InputError(Diagnostic(message, request.place, "\n".join(lines)))
+    return InputError(Diagnostic(message, request.location, "\n".join(lines)))
 
 
 def _make_nvrtc_arch_error(
-    arch: Arch, nvrtc: NvrtcLibrary, place: Place | None
+    arch: Arch, nvrtc: NvrtcLibrary, location: Location | None
 ) -> Diagnostic | None:
     """Return the diagnostic for an architecture that NVRTC does not compile for; None if it
     does."""
@@ -474,16 +479,16 @@ def _make_nvrtc_arch_error(
         return None
     supported = ", ".join(f"sm_{number}" for number in nvrtc.numbers)
     return Diagnostic(
-        f"NVRTC {nvrtc.version} does not compile for {arch.name}", place, f"it knows {supported}"
+        f"NVRTC {nvrtc.version} does not compile for {arch.name}", location, f"it knows {supported}"
     )
 
 
-def _make_arch_error(arch: Arch, cuda: Cuda | None, place: Place | None) -> Diagnostic | None:
+def _make_arch_error(arch: Arch, cuda: Cuda | None, location: Location | None) -> Diagnostic | None:
     """Return the diagnostic for an architecture that nvcc does not compile for; None if it does."""
     if arch.is_cpu or (cuda is not None and cuda.can_target(arch)):
         return None
     if cuda is None:
-        return Diagnostic(f"{arch.name} needs nvcc, and this toolchain has none", place)
+        return Diagnostic(f"{arch.name} needs nvcc, and this toolchain has none", location)
     hint = f"this nvcc ({cuda.version}) knows {', '.join(cuda.archs)}"
     if arch.since > cuda.release:
         since = ".".join(map(str, arch.since))
@@ -491,4 +496,4 @@ def _make_arch_error(arch: Arch, cuda: Cuda | None, place: Place | None) -> Diag
     elif arch.until is not None and cuda.release >= arch.until:
         until = ".".join(map(str, arch.until))
         hint = f"it needs a CUDA before {until}; {hint}"
-    return Diagnostic(f"nvcc {cuda.version} does not compile for {arch.name}", place, hint)
+    return Diagnostic(f"nvcc {cuda.version} does not compile for {arch.name}", location, hint)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.errors import Diagnostic, InputError, Location
 from tilusbuild.runtime.regular import read_text
 from tilusbuild.state.digests import Digests
 from tilusbuild.state.files import sha256_text
@@ -140,13 +140,13 @@ class HostCompiler(Struct, frozen=True):
 def find_host(
     probe: Probe,
     requested: str | None = None,
-    place: Place | None = None,
+    location: Location | None = None,
     key: str = "toolchain.cxx",
 ) -> HostCompiler:
     """Return the first g++ on PATH with its gcc, as and ld. Raises `InputError`.
 
     Compiler wrappers such as ccache are skipped, since tilusbuild caches compiles itself.
-    `requested` is the value of `key`, a key of the manifest at `place` or a variable: the name
+    `requested` is the value of `key`, a key of the manifest at `location` or a variable: the name
     ("g++-11", "gcc-11") or the absolute path of a driver, which has the other one beside it. Raises
     `OSError` for a shortage of the machine.
     """
@@ -160,13 +160,13 @@ def find_host(
         remedy = f"apt install {name}"
         if key.isupper():
             remedy += f"\nset {key}={name}, or unset {key}"
-        raise _make_missing_error(f"{setting}{error}", remedy, place) from None
+        raise _make_missing_error(f"{setting}{error}", remedy, location) from None
     try:
         return _examine_drivers(probe, cxx, cc)
     except (ProbeError, OSError) as error:
         reraise_shortage(error)
         raise _make_missing_error(
-            f"{cxx}: {error}", f"apt install --reinstall {name}", place
+            f"{cxx}: {error}", f"apt install --reinstall {name}", location
         ) from error
 
 
@@ -362,7 +362,7 @@ def _read_libc_version(features: str) -> str:
 
 
 def _make_missing_error(
-    problem: str, install_command: str, place: Place | None = None
+    problem: str, install_command: str, location: Location | None = None
 ) -> InputError:
     hint = f"nvcc, launchers and the cpu target need one; on Debian and Ubuntu: {install_command}"
-    return InputError(Diagnostic(f"no host compiler: {problem}", place, hint))
+    return InputError(Diagnostic(f"no host compiler: {problem}", location, hint))

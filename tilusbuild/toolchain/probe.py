@@ -230,7 +230,7 @@ class ToolDigests:
 
     A comparison takes less than a millisecond and follows every compile, so that no output of a
     compile during which a tool was replaced is published. An overwritten header in a large
-    directory is noticed only by a comparison of the `whole`, which takes some milliseconds.
+    directory is noticed only by a exhaustive comparison, which takes some milliseconds.
     Installers create new files, which show in the directories' stamps.
     """
 
@@ -259,11 +259,11 @@ class ToolDigests:
             raise ToolsChangedError(f"{path} changed while tilusbuild read it; build again")
         self._directories[path] = read_stamp(path)
 
-    def find_changed_path(self, *, whole: bool) -> str | None:
+    def find_changed_path(self, *, is_exhaustive: bool) -> str | None:
         """Return the path of a file that has changed since its digest was taken; None if none has.
-        Without `whole`, overwritten files of large directories are not noticed, only added, removed
-        and replaced ones. If no file has changed, the present stamps of directories are kept for
-        the next comparison."""
+        Without `is_exhaustive`, overwritten files of large directories are not noticed, only added,
+        removed and replaced ones. If no file has changed, the present stamps of directories are
+        kept for the next comparison."""
         stamps = {path: read_stamp(path) for path in self._directories}
         changed_paths = [path for path in stamps if stamps[path] != self._directories[path]]
         for path in changed_paths:
@@ -271,7 +271,7 @@ class ToolDigests:
                 return path
         # If a directory changed, all files are compared: the change may be of files that no
         # fingerprint covers.
-        compares_all = whole or bool(changed_paths)
+        compares_all = is_exhaustive or bool(changed_paths)
         for source in self._sources.values():
             is_compared = compares_all or len(source) <= _MAX_SMALL_TREE
             if is_compared and not source.is_unchanged():

@@ -87,16 +87,18 @@ def select_one_model(
     closed, and `on_other` gets a message for each. Raises `WorkerUnusableError`."""
     selected, facts = [], list[dict[str, Any]]()
     for bench in benches:
-        each = bench.describe_device()
+        description = bench.describe_device()
         # The log and the tables are those of a model with a driver.
         differing = [
-            name for name in ("name", "arch", "driver") if facts and each[name] != facts[0][name]
+            name
+            for name in ("name", "arch", "driver")
+            if facts and description[name] != facts[0][name]
         ]
         if differing:
             bench.close()
-            texts = (f"{name} {each[name]}, not {facts[0][name]}" for name in differing)
-            on_other(f"{each['id']} is left out: {', '.join(texts)}")
+            texts = (f"{name} {description[name]}, not {facts[0][name]}" for name in differing)
+            on_other(f"{description['id']} is left out: {', '.join(texts)}")
         else:
             selected.append(bench)
-            facts.append(each)
+            facts.append(description)
     return selected, facts

@@ -19,23 +19,23 @@ from typing import Any
 
 import numpy as np
 
-from tilusbuild.errors import Diagnostic, InputError, Place, did_you_mean, input_error
+from tilusbuild.errors import Diagnostic, InputError, Location, did_you_mean, input_error
 from tilusbuild.manifest.document import shorten_path
 from tilusbuild.signature.model import Signature
 from tilusbuild.tune import inputs
 
 
-def load_function(root: str, text: str, place: Place | None = None) -> Callable[..., Any]:
+def load_function(root: str, text: str, location: Location | None = None) -> Callable[..., Any]:
     """Execute the file of `file.py:name`, relative to `root`, and return its function. Raises
-    `InputError`; `place` is where the manifest names the function."""
+    `InputError`; `location` is where the manifest names the function."""
     file, _, name = text.partition(":")
     path = os.path.join(root, file)
     if not name or not os.path.isfile(path):
         hint = None if name else 'write it as "ref.py:function"'
-        raise input_error(f'"{text}": no file {file}', place=place, hint=hint)
+        raise input_error(f'"{text}": no file {file}', location=location, hint=hint)
     spec = importlib.util.spec_from_file_location(f"_tilusbuild_reference_{abs(hash(path))}", path)
     if spec is None or spec.loader is None:
-        raise input_error(f'"{text}": {file} is not a Python file', place=place)
+        raise input_error(f'"{text}": {file} is not a Python file', location=location)
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, os.path.dirname(path))
     try:
@@ -49,7 +49,7 @@ def load_function(root: str, text: str, place: Place | None = None) -> Callable[
         known = [n for n, v in vars(module).items() if inspect.isfunction(v)]
         raise input_error(
             f'"{text}": {file} has no function {name}',
-            place=place,
+            location=location,
             hint=did_you_mean(name, known),
         )
     return function  # type: ignore[no-any-return]
@@ -73,7 +73,7 @@ def call_reference(
         raise input_error(
             f"the reference {function.__name__} returned {len(results)} arrays,"
             f" the kernel has {len(outputs)} outputs: {listed}",
-            place=place_function(function),
+            location=locate_function(function),
             hint="return one array, or a tuple of them in the order of the declaration",
         )
     for name, result_array in zip(outputs, results, strict=True):
@@ -84,7 +84,7 @@ def call_reference(
             kind = "nothing" if result_array is None else f"a {type(result_array).__name__}"
             raise input_error(
                 f"the reference {function.__name__} returned {kind} for {name}",
-                place=place_function(function),
+                location=locate_function(function),
                 hint=f"return what {name} holds after the call; arguments are copies, so a function"
                 f" that fills {name} ends with `return {listed}`",
             )
@@ -93,34 +93,34 @@ def call_reference(
 
 def call_inputs(
     function: Callable[..., Any],
-    place: Place | None,
+    location: Location | None,
     sizes: Mapping[str, Any],
     constants: Mapping[str, Any],
     random: np.random.Generator,
 ) -> Mapping[Any, Any]:
     """Return what the function of `inputs` returns. Raises `InputError` when it fails, or returns
-    anything but a mapping; `place` is that of the key `inputs`."""
+    anything but a mapping; `location` is that of the key `inputs`."""
     name = getattr(function, "__name__", "")
     with _explain_failure(function, f"the function {name} of `inputs` failed"):
         result = function(dict(sizes), dict(constants), random)
     if not isinstance(result, Mapping):
         raise input_error(
             f"the function {name} of `inputs` returned a {type(result).__name__}",
-            place=place_function(function) or place,
+            location=locate_function(function) or location,
             hint="return a mapping from names of arguments to arrays and numbers",
         )
     return result
 
 
 def call_compare(
-    function: Callable[..., Any], place: Place | None, values: Sequence[Mapping[str, Any]]
+    function: Callable[..., Any], location: Location | None, values: Sequence[Mapping[str, Any]]
 ) -> str | None:
     """Return what is wrong with outputs by the function of `compare`; None for right ones.
 
     `values` are the outputs, the expected outputs and the inputs. A function may take the first one
     or two alone. An `AssertionError` of it, as of NumPy's `assert_allclose`, is about the outputs.
     Raises `InputError` when the function fails, or returns anything but a truth value or a text;
-    `place` is that of the key `compare`.
+    `location` is that of the key `compare`.
     """
     name = getattr(function, "__name__", "")
     parameters = _list_parameters(function)
@@ -138,7 +138,7 @@ def call_compare(
     raise input_error(
         f"the function {name} of `compare` returned"
         f" {'nothing' if result is None else f'a {type(result).__name__}'}",
-        place=place_function(function) or place,
+        location=locate_function(function) or location,
         hint="return True or False, as of `(a == b).all()`, or a text that says what is wrong",
     )
 
@@ -160,21 +160,21 @@ def _bind_reference(
         raise input_error(
             f"the reference {function.__name__} takes ({accepted_names}), the kernel's arguments"
             f" are {', '.join(inputs_by_name)}",
-            place=place_function(function),
+            location=locate_function(function),
             hint=(f"{unknown[0]}: {near}\n" if near else "")
             + "name its parameters like arguments, as many as it needs, or take all in their order",
         ) from None
     return tuple(inputs_by_name.values()), {}
 
 
-def place_function(function: Callable[..., Any] | None) -> Place | None:
+def locate_function(function: Callable[..., Any] | None) -> Location | None:
     """Return the place of a function's definition; None for a function without code."""
     code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
     if code is None:
         return None
     line = code.co_firstlineno
     text = linecache.getline(code.co_filename, line).rstrip("\n")
-    return Place(shorten_path(code.co_filename), line, None, text or None)
+    return Location(shorten_path(code.co_filename), line, None, text or None)
 
 
 def _list_parameters(function: Callable[..., Any]) -> list[str] | None:
@@ -194,13 +194,13 @@ def _explain_failure(source: str | Callable[..., Any], message: str) -> Iterator
         yield
     except Exception as error:
         path = source if isinstance(source, str) else inspect.getsourcefile(source) or ""
-        place = None
+        location = None
         # A syntax error has no frame in the file that it is in.
         if isinstance(error, SyntaxError) and error.filename == path:
             text = (error.text or "").rstrip("\n")
-            place = Place(shorten_path(path), error.lineno, error.offset, text)
+            location = Location(shorten_path(path), error.lineno, error.offset, text)
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == path:
-                place = Place(shorten_path(path), frame.lineno, None, frame.line)
+                location = Location(shorten_path(path), frame.lineno, None, frame.line)
         message = f"{message}: {type(error).__name__}: {error}"
-        raise InputError(Diagnostic(message, place)) from None
+        raise InputError(Diagnostic(message, location)) from None

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from tilusbuild.errors import InputError, Place, did_you_mean, input_error
+from tilusbuild.errors import InputError, Location, did_you_mean, input_error
 from tilusbuild.expr import ExprError, Value
 from tilusbuild.manifest.arguments import InitSection
 from tilusbuild.manifest.script_sections import parse_cached
@@ -30,7 +30,7 @@ class InitRule(Struct, frozen=True):
     """The `init` of one argument, and the place of the key."""
 
     init: InitSection
-    place: Place
+    location: Location
 
 
 class InputRules(Struct, frozen=True):
@@ -43,7 +43,7 @@ class InputRules(Struct, frozen=True):
     constants: Mapping[str, Value] = {}
     function: Callable[..., Any] | None = None
     """The function of `inputs`."""
-    place: Place | None = None
+    location: Location | None = None
     """The place of the key `inputs`."""
 
     def decides(self, argument: Argument) -> bool:
@@ -63,12 +63,12 @@ def find_input_rules(spec: InstanceSpec) -> InputRules:
         for argument, arg in script.args.items()
         if arg.init is not None
     }
-    function = place = None
+    function = location = None
     if script.tune is not None and script.tune.inputs is not None:
-        place = manifest.locate_value("script", name, "tune", "inputs")
-        function = functions.load_function(manifest.root, script.tune.inputs, place)
+        location = manifest.locate_value("script", name, "tune", "inputs")
+        function = functions.load_function(manifest.root, script.tune.inputs, location)
     resets = frozenset(argument for argument, arg in script.args.items() if arg.reset)
-    return InputRules(inits, resets, spec.params, function, place)
+    return InputRules(inits, resets, spec.params, function, location)
 
 
 def make_declared_inputs(
@@ -89,7 +89,7 @@ def make_declared_inputs(
     if rules.function is not None:
         random = np.random.default_rng(seed)
         returned = functions.call_inputs(
-            rules.function, rules.place, sizes, rules.constants, random
+            rules.function, rules.location, sizes, rules.constants, random
         )
         for name, value in returned.items():
             argument = arguments.get(str(name))
@@ -109,15 +109,15 @@ def _fill_argument(
     """Return the content that `init` describes: an array, or a number for a scalar. `values` are
     those of the names in bounds. Raises `InputError`."""
     if argument.dtype == POINTER or is_struct(argument.dtype):
-        raise input_error(f"a {argument.format_type()} has no `init`", place=rule.place)
+        raise input_error(f"a {argument.format_type()} has no `init`", location=rule.location)
     if (rule.init.uniform or rule.init.normal) and argument.dtype not in FLOATS:
         hint = 'as in init = { integers = [0, "m"] }'
         message = f"{argument.name} is {argument.format_type()}: its numbers are whole"
-        raise input_error(message, place=rule.place, hint=hint)
+        raise input_error(message, location=rule.location, hint=hint)
     numbers = _draw_numbers(rule, math.prod(shape), values, random)
     problem = _find_unheld(numbers, argument.dtype)
     if problem is not None:
-        raise input_error(f"{argument.name}: {problem}", place=rule.place)
+        raise input_error(f"{argument.name}: {problem}", location=rule.location)
     elements = inputs.to_elements(numbers, argument.dtype)
     if argument.is_tensor:
         return elements.reshape(shape)
@@ -145,7 +145,7 @@ def _draw_numbers(
         return random.normal(first, abs(second), count)
     if not isinstance(first, int) or not isinstance(second, int) or first >= second:
         message = f"integers = [{first}, {second}] has no whole number"
-        raise input_error(message, place=rule.place, hint="the second is not one of them")
+        raise input_error(message, location=rule.location, hint="the second is not one of them")
     return random.integers(first, second, count)
 
 
@@ -160,9 +160,9 @@ def _evaluate_bounds(
         try:
             number = parse_cached(source).evaluate(values)
         except ExprError as error:
-            raise input_error(f"init: {source}: {error.message}", place=rule.place) from None
+            raise input_error(f"init: {source}: {error.message}", location=rule.location) from None
         if isinstance(number, bool | str):
-            raise input_error(f"init: {source} is {number!r}, not a number", place=rule.place)
+            raise input_error(f"init: {source} is {number!r}, not a number", location=rule.location)
         numbers.append(number)
     first, second = numbers
     return first, second
@@ -226,6 +226,6 @@ def _make_return_error(
     hint = did_you_mean(str(name), known) if known is not None else None
     return input_error(
         f"the function {getattr(function, '__name__', '')} of `inputs` returned {problem}",
-        place=functions.place_function(function) or rules.place,
+        location=functions.locate_function(function) or rules.location,
         hint=hint,
     )

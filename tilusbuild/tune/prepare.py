@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from tilusbuild.builder.project import Project
 from tilusbuild.cache.layout import TESTS
-from tilusbuild.errors import InputError, Place, input_error
+from tilusbuild.errors import InputError, Location, input_error
 from tilusbuild.expr import Value
 from tilusbuild.manifest.model import Manifest
 from tilusbuild.manifest.script_sections import split_function
@@ -48,7 +48,7 @@ class OutputCheck(Struct, frozen=True):
     atol: float | None
     compare: Callable[..., Any] | None = None
     """The function that decides in place of the tolerances."""
-    place: Place | None = None
+    location: Location | None = None
     """The place of the key `compare`."""
     judge: str = ""
     """The digest of the functions' files and of the tolerances; "" if nothing is compared."""
@@ -64,20 +64,20 @@ def find_output_check(manifest: Manifest, script: str, *, unchecked: bool) -> Ou
     if tune is None or not tune.judge_names:
         raise input_error(
             f"[script.{script}.tune] has no `ref`, so results cannot be checked",
-            place=manifest.locate_key("script", script),
+            location=manifest.locate_key("script", script),
             hint='give `ref = "ref.py:function"`, or --unchecked to choose among whatever runs',
         )
     manifest_keys = tune.given
     loaded: dict[str, Callable[..., Any] | None] = {"ref": None, "compare": None}
     for key in loaded:
         name = getattr(tune, key)
-        place = manifest.locate_value("script", script, "tune", key) if name else None
-        loaded[key] = functions.load_function(manifest.root, name, place) if name else None
+        location = manifest.locate_value("script", script, "tune", key) if name else None
+        loaded[key] = functions.load_function(manifest.root, name, location) if name else None
     # Without the keys, the tolerances follow from the element type, not from the model's defaults.
     rtol = tune.rtol if "rtol" in manifest_keys else None
     atol = tune.atol if "atol" in manifest_keys else None
     digest = _digest_functions(manifest.root, tune.judge_names, rtol, atol)
-    return OutputCheck(loaded["ref"], rtol, atol, loaded["compare"], place, digest)
+    return OutputCheck(loaded["ref"], rtol, atol, loaded["compare"], location, digest)
 
 
 def _digest_functions(
@@ -189,7 +189,7 @@ def prepare_case(
     if check.compare is not None:
         find_mismatch = partial(
             _find_mismatch,
-            partial(functions.call_compare, check.compare, check.place),
+            partial(functions.call_compare, check.compare, check.location),
             arguments,
             [_protect(expected_outputs), _protect(values)],
         )
@@ -262,7 +262,7 @@ def to_expected_output(
         raise input_error(
             f"the reference {name} returned shape {array.shape} for {output.name},"
             f" which has {shape}",
-            place=functions.place_function(check.function),
+            location=functions.locate_function(check.function),
         )
     return array.reshape(shape).astype(inputs.get_numpy_type(find_expected_type(output.dtype)))
 

@@ -344,7 +344,7 @@ def tune_instance(
         stack.enter_context(project.cache.hold_use())
         waiting = f"waiting for another tuning on {facts['name']} to end"
         # Sorted, so that two tunings do not each wait for a device of the other's.
-        for name in sorted({str(each["id"]) for each in devices}):
+        for name in sorted({str(description["id"]) for description in devices}):
             stack.enter_context(lock_device(name, partial(display.print_line, waiting)))
         device = to_device(facts, 0)
         committed = find_committed_rows(project.manifest, request.script)

@@ -51,7 +51,7 @@ def run(arguments: RunArgs) -> int:
             signature = job.planned.spec.signature
             sizes = find_sizes(project.manifest, job.script, requested_sizes, signature)
             chosen.append((plan, selection, job, sizes))
-        calls = [call for each in chosen for call in _run_program(arguments, project, each)]
+        calls = [call for choice in chosen for call in _run_program(arguments, project, choice)]
     wrong_count = sum(call.mismatch is not None for call in calls)
     if arguments.json:
         emit_line(CountsLine({"calls": len(calls), "wrong": wrong_count}))

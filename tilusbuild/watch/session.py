@@ -252,9 +252,11 @@ class Session:
         looked_for = list_input_paths(self._project, None)
         if isinstance(error, InputError):
             root = self._project.manifest.root
-            places = [diagnostic.place for diagnostic in error.diagnostics]
+            locations = [diagnostic.location for diagnostic in error.diagnostics]
             looked_for |= error.looked_for
-            looked_for.update(os.path.join(root, place.path) for place in places if place)
+            looked_for.update(
+                os.path.join(root, location.path) for location in locations if location
+            )
         self._watch_list = WatchList(self._project, self._state, looked_for)
 
     # Building.

@@ -80,9 +80,12 @@ class Kernel:
         sizes = [*grid, 1, 1][:3] + [*block, 1, 1][:3]
         count = len(mapped) + len(arguments)
         job = struct.pack("<11I", *sizes, smem, late_copies, ORDERS.index(order), seed, count)
-        for kind, given in [*((2, each) for each in mapped), *((None, each) for each in arguments)]:
-            tensor = isinstance(given, np.ndarray)
-            data = given.tobytes()
+        for kind, operand in [
+            *((2, value) for value in mapped),
+            *((None, value) for value in arguments),
+        ]:
+            tensor = isinstance(operand, np.ndarray)
+            data = operand.tobytes()
             job += struct.pack("<IIQ", kind or tensor, shift if tensor else 0, len(data)) + data
         files = [os.path.join(self._directory, name) for name in ("job", "result")]
         with open(files[0], "wb") as file:

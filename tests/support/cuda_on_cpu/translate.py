@@ -39,24 +39,24 @@ def assembly(source: str) -> str:
 def _sections(source: str, start: int) -> tuple[list[str], int]:
     """What stands between the colons of an asm statement, and where the statement ends."""
     sections: list[str] = []
-    depth, at, begin = 0, start, start
+    depth, offset, begin = 0, start, start
     while True:
-        char = source[at]
+        char = source[offset]
         if char == '"':
-            string = STRING.match(source, at)
-            assert string is not None, source[at:]
-            at = string.end()
+            string = STRING.match(source, offset)
+            assert string is not None, source[offset:]
+            offset = string.end()
             continue
         if char in "([{":
             depth += 1
         elif char in ")]}":
             if depth == 0:
-                return [*sections, source[begin:at]], at + 1
+                return [*sections, source[begin:offset]], offset + 1
             depth -= 1
         elif char == ":" and depth == 0:
-            sections.append(source[begin:at])
-            begin = at + 1
-        at += 1
+            sections.append(source[begin:offset])
+            begin = offset + 1
+        offset += 1
 
 
 REGISTERS = {".pred": "unsigned", ".b64": "unsigned long long"}
@@ -90,14 +90,14 @@ def _call(instruction: str, values: list[str]) -> str:
 
 def _operands(section: str) -> list[str]:
     """The expressions of `"=r"(x), "r"(y)`."""
-    expressions, at = [], 0
-    while constraint := STRING.search(section, at):
+    expressions, offset = [], 0
+    while constraint := STRING.search(section, offset):
         begin = section.index("(", constraint.end())
         depth = 0
-        for at in range(begin, len(section)):
-            depth += {"(": 1, ")": -1}.get(section[at], 0)
+        for offset in range(begin, len(section)):
+            depth += {"(": 1, ")": -1}.get(section[offset], 0)
             if depth == 0:
                 break
-        at += 1
-        expressions.append(section[begin:at])
+        offset += 1
+        expressions.append(section[begin:offset])
     return expressions

@@ -20,8 +20,10 @@ def main() -> int:
     parser.add_argument("--most", type=int, help="at most so many faults of a group")
     parser.add_argument("--jobs", type=int, default=2, help="worlds at once")
     parser.add_argument("--repeat", metavar="FAULT", help="try this one of the only group")
-    given = parser.parse_args()
-    groups = [*INPUTS] if given.groups == "hostile" else list(filter(None, given.groups.split(",")))
+    options = parser.parse_args()
+    groups = (
+        [*INPUTS] if options.groups == "hostile" else list(filter(None, options.groups.split(",")))
+    )
 
     def report(tried: Tried) -> None:
         if tried.findings:
@@ -32,14 +34,14 @@ def main() -> int:
 
     results = run_all(
         groups,
-        seed=given.seed,
-        seconds=given.seconds,
-        most=given.most,
-        jobs=given.jobs,
-        only=given.repeat,
+        seed=options.seed,
+        seconds=options.seconds,
+        most=options.most,
+        jobs=options.jobs,
+        only=options.repeat,
         report=report,
     )
-    print(f"seed {given.seed}")
+    print(f"seed {options.seed}")
     print(table(results))
     return 1 if any(tried.findings for tried in results) else 0
 

@@ -43,12 +43,15 @@ class Running:
 class Server:
     """A fork server; several commands may run at once."""
 
-    def __init__(self, injection: Mapping[str, str], said: Path, *, reaps: bool = True) -> None:
-        """`injection` is the server's environment beside ours; outputs are files in `said`.
+    def __init__(
+        self, injection: Mapping[str, str], output_directory: Path, *, reaps: bool = True
+    ) -> None:
+        """`injection` is the server's environment beside ours. Outputs are files in
+        `output_directory`.
 
         What commands leave behind falls to the server if it `reaps`, else to init."""
-        self._said = said
-        said.mkdir()
+        self._output_directory = output_directory
+        output_directory.mkdir()
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "server.py")
         own = {"OPENBLAS_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8:strict"}
         variables = {**os.environ, **own, **injection}
@@ -111,10 +114,12 @@ class Server:
     ) -> dict[str, Any]:
         """Return the request of a command, with files for what it says."""
         self._count += 1
-        said = {kind: self._said / f"{kind}{self._count % 64}" for kind in ("out", "err")}
-        for path in said.values():
+        path_by_kind = {
+            kind: self._output_directory / f"{kind}{self._count % 64}" for kind in ("out", "err")
+        }
+        for path in path_by_kind.values():
             path.write_bytes(b"")
-        files = {kind: str(path) for kind, path in said.items()}
+        files = {kind: str(path) for kind, path in path_by_kind.items()}
         return {"words": [*words], "cwd": str(cwd), "env": {**environment}, **files}
 
     def wait(self, running: Running, seconds: float = PATIENCE) -> Ended:
@@ -127,14 +132,14 @@ class Server:
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             how = self._how_ended(running.pid, 60)
-        said = _text(running.out), _text(running.err)
-        return Ended(how["status"], *said, hung, how["cpu"], how["memory"])
+        outputs = _text(running.out), _text(running.err)
+        return Ended(how["status"], *outputs, hung, how["cpu"], how["memory"])
 
     def settle(self, seconds: float = _SETTLE_SECONDS) -> list[str]:
         """Wait for everything that commands left running; returns what did not end by itself."""
         self._ask(settle=seconds)
-        left: list[str] = self._expect("left", seconds + 60)
-        return left
+        leftovers: list[str] = self._expect("left", seconds + 60)
+        return leftovers
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -165,7 +170,7 @@ class Server:
     def _next(self, seconds: float) -> dict[str, Any]:
         answer = self._answers.get(timeout=seconds)
         if "gone" in answer:
-            raise RuntimeError(f"the fork server ended; see {self._said}")
+            raise RuntimeError(f"the fork server ended; see {self._output_directory}")
         return answer
 
     def _how_ended(self, pid: int, seconds: float) -> dict[str, Any]:

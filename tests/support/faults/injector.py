@@ -5,7 +5,7 @@
     … run a command under `environment(library, page)` …
     page.fired, page.log
 
-Without `at` the calls are only counted: `log` has the kind of each, in order.
+Without `call_number` the calls are only counted: `log` has the kind of each, in order.
 """
 
 import ctypes
@@ -115,20 +115,20 @@ class Page:
         kinds: Iterable[str],
         roots: Sequence[str],
         *,
-        at: int = 0,
+        call_number: int = 0,
         forever: bool = False,
         error: int = 0,
         signal: int = 0,
         half: bool = False,
     ) -> None:
-        """Count these calls from now on, and fail the one that is the `at`-th; `forever`: and all
-        after it. A call that cannot end in this error does not."""
+        """Count these calls from now on, and fail the `call_number`-th; `forever`: and all after
+        it. A call that cannot end in this error does not."""
         page = self._page
         self.disarm()
         ctypes.memset(ctypes.addressof(page), 0, ctypes.sizeof(_Layout))
         for number, root in enumerate(roots):
             page.roots[number].value = os.path.join(os.path.realpath(root), "").encode()
-        page.at, page.error, page.signal = at, error, signal
+        page.at, page.error, page.signal = call_number, error, signal
         page.forever, page.half = forever, half
         page.failing = sum(
             1 << number for kind, number in KINDS.items() if signal or error in ERRORS[kind]

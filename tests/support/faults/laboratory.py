@@ -79,14 +79,14 @@ def try_one(world: World, group: Group, fault: str, seed: int) -> Tried | None:
     """Try a fault; None when it did not come to that."""
     world.server.interpreters = is_started(group.name, fault, seed)
     try:
-        found = group.run(world, fault)
+        findings = group.run(world, fault)
     except NotTriedError:
         return None
     except Exception:
-        found = [Finding("stuck", traceback.format_exc())]
+        findings = [Finding("stuck", traceback.format_exc())]
     finally:
         world.server.interpreters = False
-    return Tried(group.name, fault, seed, tuple(found))
+    return Tried(group.name, fault, seed, tuple(findings))
 
 
 def run_all(
@@ -150,11 +150,11 @@ def _in_worlds(
         _make_ready(world, todo)
         while deadline is None or time.monotonic() < deadline:
             with turn.get_lock():
-                at = turn.value
+                index = turn.value
                 turn.value += 1
-            if at >= len(todo):
+            if index >= len(todo):
                 break
-            name, fault = todo[at]
+            name, fault = todo[index]
             answers.put(try_one(world, GROUPS[name], fault, seed))
         world.close()
 
@@ -162,11 +162,11 @@ def _in_worlds(
     for worker in workers:
         worker.start()
     results: list[Tried] = []
-    left = jobs
-    while left:
+    remaining = jobs
+    while remaining:
         answer = answers.get()
         if answer == "done":
-            left -= 1
+            remaining -= 1
         elif isinstance(answer, str):
             raise RuntimeError(f"a world ended early:\n{answer}")
         elif answer is not None:
@@ -182,10 +182,13 @@ def table(results: Sequence[Tried]) -> str:
     rows = []
     groups = [name for name in GROUPS if any(tried.group == name for tried in results)]
     for name in [*groups, "all"]:
-        ours = [tried for tried in results if name in (tried.group, "all")]
+        group_results = [tried for tried in results if name in (tried.group, "all")]
         counts = [
-            sum(any(finding.column == column for finding in tried.findings) for tried in ours)
+            sum(
+                any(finding.column == column for finding in tried.findings)
+                for tried in group_results
+            )
             for column in COLUMNS
         ]
-        rows.append([name, *map(str, (len(ours), *counts))])
+        rows.append([name, *map(str, (len(group_results), *counts))])
     return as_table(("group", "tried", *COLUMNS), rows)

@@ -14,8 +14,8 @@ def own_mounts() -> bool:
     """Give this process a mount namespace of its own; returns whether it has one."""
     if ctypes.CDLL(None).unshare(_CLONE_NEWNS):
         return False
-    made = subprocess.run(["mount", "--make-rprivate", "/"], capture_output=True)
-    return made.returncode == 0
+    result = subprocess.run(["mount", "--make-rprivate", "/"], capture_output=True)
+    return result.returncode == 0
 
 
 def sh(*words: str) -> None:

@@ -86,7 +86,7 @@ def judge(
     world.obey()
     at_end = entries(world.cache)
     findings += _of_tree(world, at_end, partly=True, scenario=scenario)
-    whole = world.whole_programs(at_end, logs=scenario.logs)
+    programs = world.whole_programs(at_end, logs=scenario.logs)
     if not scenario.removes:
         lost = sorted(before.keys() - at_end.keys())
         findings += [Finding("lost", f"{path} is gone") for path in lost[:1]]
@@ -95,9 +95,9 @@ def judge(
     world.forget_journal()
     if scenario.again and scenario.words[0] != "build":
         findings += _must_end(world, "again", *scenario.words)
-        whole = world.whole_programs(entries(world.cache))
+        programs = world.whole_programs(entries(world.cache))
         findings += _of_output(world, scenario)
-    findings += _of_ordinary_build(world, scenario, whole, ended)
+    findings += _of_ordinary_build(world, scenario, programs, ended)
     return findings
 
 
@@ -125,9 +125,9 @@ def of_command(ended: Ended, killed: bool, *, stopped: bool = False) -> Iterator
 
 def has_not_begun(ended: Ended) -> bool:
     """Return whether Python ended before it came to code of ours."""
-    ours = ended.out or "tilusbuild" in ended.err or "internal error:" in ended.err
+    has_own_output = ended.out or "tilusbuild" in ended.err or "internal error:" in ended.err
     its = any(frame in ended.err for frame in ("<frozen ", "<no Python frame>"))
-    return ended.status in _OF_PYTHON and its and not ours
+    return ended.status in _OF_PYTHON and its and not has_own_output
 
 
 def _says_why(out: str) -> bool:
@@ -148,11 +148,11 @@ def _says_why(out: str) -> bool:
 
 
 def _of_tree(
-    world: World, found: Entries, *, partly: bool = False, scenario: Scenario
+    world: World, files_by_entry: Entries, *, partly: bool = False, scenario: Scenario
 ) -> Iterator[Finding]:
     """Whatever is published is whole, and what a clean build makes; `partly`: but for scripts,
     which may name a part of their programs."""
-    for name, files in found.items():
+    for name, files in files_by_entry.items():
         known = world.forms.get(name, [])
         if partly and name.startswith("scripts/"):
             known = [_names_only(form) for form in known]
@@ -201,19 +201,19 @@ def _must_end(world: World, name: str, *words: str) -> Iterator[Finding]:
     ended = world.run(*words)
     yield from of_command(ended, killed=False)
     if ended.status:
-        said = (ended.out + ended.err)[-1500:]
-        yield Finding("stuck", f"{name}: {' '.join(words)} ends {ended.status}: {said}")
+        output = (ended.out + ended.err)[-1500:]
+        yield Finding("stuck", f"{name}: {' '.join(words)} ends {ended.status}: {output}")
 
 
 def _of_ordinary_build(
-    world: World, scenario: Scenario, whole: set[str], ended: Ended
+    world: World, scenario: Scenario, programs: set[str], ended: Ended
 ) -> Iterator[Finding]:
     edition = scenario.edition
     built, summary = world.build()
     yield from of_command(built, killed=False)
     if built.status or not summary:
         yield Finding("stuck", f"build ends {built.status}: {built.err[-1500:]}")
-    missing = world.programs_of(edition) - whole
+    missing = world.programs_of(edition) - programs
     if scenario.builds and ended.status == 0 and missing:
         yield Finding("lost", f"it said that all was well, and {len(missing)} had to be compiled")
     extra = [program for program in world.journal() if program not in missing]
@@ -241,23 +241,23 @@ def _of_output(world: World, scenario: Scenario) -> Iterator[Finding]:
     """What was packaged is a clean build's package, and nothing else is there."""
     if scenario.words[0] != "package":
         return
-    found, wanted = below(world.output), world.packages[scenario.words[2]]
-    for name in sorted(found.keys() | wanted.keys()):
+    actual, wanted = below(world.output), world.packages[scenario.words[2]]
+    for name in sorted(actual.keys() | wanted.keys()):
         if name not in wanted:
             yield Finding("left over", f"out/{name}")
             return
-        if found.get(name) != wanted[name]:
+        if actual.get(name) != wanted[name]:
             yield Finding("stale", f"out/{name} is other than a clean build's, or missing")
             return
 
 
 def _of_files(world: World) -> Iterator[Finding]:
     """Nothing of what was under way is left."""
-    for place in (world.project, world.home, world.output, world.temporary):
-        for name in below(place):
+    for directory in (world.project, world.home, world.output, world.temporary):
+        for name in below(directory):
             parts = name.split("/")
             if any(part.startswith(".tmp-") for part in parts) or "staging" in parts[:-1]:
-                yield Finding("left over", f"{place.name}/{name}")
+                yield Finding("left over", f"{directory.name}/{name}")
                 return
     _need_a_directory(world)
     for name in below(world.temporary):
@@ -272,10 +272,10 @@ def _need_a_directory(world: World) -> None:
     TemporaryDirectory("oracle", str(world.temporary)).close()
 
 
-def _take_away(world: World, damaged: str, said: str) -> None:
+def _take_away(world: World, damaged: str, output: str) -> None:
     """Do as `verify` says with what stands where a file of the cache belongs: it is somebody's."""
     name = damaged.partition("/")[2]
-    if f"{name}: is unknown\n" in said:
+    if f"{name}: is unknown\n" in output:
         remove_tree(str(world.cache / name))
 
 

@@ -15,7 +15,7 @@ _TUNE = ("tune", "scale", "--target", "cpu", "--cache", "warm", "--repeat", "2")
 
 def scenarios(world: World) -> dict[str, Scenario]:
     """All of them, by name."""
-    found = [
+    scenario_list = [
         Scenario("cold", ("build", "-j1"), base="seeded"),
         Scenario("edit", ("build", "-j1"), edition=MORE),
         Scenario("same", ("build", "-j1")),
@@ -29,11 +29,11 @@ def scenarios(world: World) -> dict[str, Scenario]:
         Scenario("tune", _TUNE, base="on-host", edition=HOST, measures=True),
         Scenario("remove", ("install", "--remove", "p"), removes=True, again=False),
     ]
-    found += [Scenario(f"package-{kind}", world.package_words(kind)) for kind in WRITTEN]
+    scenario_list += [Scenario(f"package-{kind}", world.package_words(kind)) for kind in WRITTEN]
     for kind in FORMATS:
         words = ("install", str(world.package(kind)))
-        found.append(Scenario(f"install-{kind}", words, base="seeded", edition=MORE))
-    return {scenario.name: scenario for scenario in found}
+        scenario_list.append(Scenario(f"install-{kind}", words, base="seeded", edition=MORE))
+    return {scenario.name: scenario for scenario in scenario_list}
 
 
 def run(world: World, scenario: Scenario, *, join: bool = True) -> Ended:

@@ -68,9 +68,9 @@ def import_everything() -> None:
 def _take(request: dict[str, Any]) -> None:
     """Have the streams, environment, directory and words of a request."""
     for handle, name in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
-        made = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.dup2(made, handle, inheritable=True)
-        os.close(made)
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(descriptor, handle, inheritable=True)
+        os.close(descriptor)
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -153,12 +153,12 @@ def _warm(request: dict[str, Any]) -> int:
 
 def _children(of: int) -> list[int]:
     """The children of a process, by whichever of its threads."""
-    found = []
+    process_ids = []
     with suppress(OSError):
         for task in os.listdir(f"/proc/{of}/task"):
             with open(f"/proc/{of}/task/{task}/children") as file:
-                found += [int(pid) for pid in file.read().split()]
-    return found
+                process_ids += [int(pid) for pid in file.read().split()]
+    return process_ids
 
 
 def _command(pid: int) -> str:
@@ -173,19 +173,19 @@ def _command(pid: int) -> str:
 def _settle(seconds: float) -> list[str]:
     """Wait for all, and kill those that do not end; returns their command lines."""
     deadline = time.monotonic() + seconds
-    left: list[str] = []
+    commands: list[str] = []
     while children := _children(os.getpid()):
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         if time.monotonic() > deadline:
             for pid in children:
-                left.append(_command(pid))
+                commands.append(_command(pid))
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             deadline += 1
         time.sleep(0.001)
-    return left
+    return commands
 
 
 def _ended(pid: int) -> dict[str, float]:

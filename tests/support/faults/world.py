@@ -253,29 +253,29 @@ class World:
 
     def _learn(self) -> Entries:
         """Take the entries that are there now for right ones."""
-        found = entries(self.cache)
-        for name, files in found.items():
+        files_by_entry = entries(self.cache)
+        for name, files in files_by_entry.items():
             known = self.forms.setdefault(name, [])
             if files not in known:
                 known.append(files)
-        return found
+        return files_by_entry
 
     def key_of(self, program: str) -> str:
         """The journal's key of a program."""
-        return next(key for key, found in self._hash_of.items() if found == program)
+        return next(key for key, program_hash in self._hash_of.items() if program_hash == program)
 
     def programs_of(self, edition: Edition) -> set[str]:
         """The hashes of its programs."""
         self._make()
         return programs_in(self.references[edition])
 
-    def whole_programs(self, found: Entries, *, logs: bool = True) -> set[str]:
+    def whole_programs(self, files_by_entry: Entries, *, logs: bool = True) -> set[str]:
         """The programs among entries that are as they should be; without `logs`, but for what the
         tools said."""
         seen = without_log if not logs else lambda files: files
         return {
             name.partition("/")[2]
-            for name, files in found.items()
+            for name, files in files_by_entry.items()
             if name.startswith("programs/")
             and seen(files) in [seen(known) for known in self.forms.get(name, [])]
         }
@@ -296,7 +296,7 @@ class World:
         """The whole environment of a command."""
         path = "/usr/local/bin:/usr/bin:/bin"
         stand_ins = {"PATH": f"{self.toolkit}/host:{path}", **UNHELD}
-        found = {
+        variables = {
             "PATH": path,
             "CUDA_HOME": str(self.toolkit),
             "HOME": str(self.home),
@@ -306,7 +306,7 @@ class World:
             "OPENBLAS_NUM_THREADS": "1",
             **({} if self._on_host else stand_ins),
         }
-        return {**found, **self.injection, "FAULTS_JOIN": "1"} if join else found
+        return {**variables, **self.injection, "FAULTS_JOIN": "1"} if join else variables
 
     def run(self, *words: str, cwd: Path | None = None, join: bool = False, **how: Any) -> Ended:
         """Run a command to its end; `join` lets the page's faults reach it."""
@@ -342,31 +342,31 @@ WRITTEN: Sequence[str] = (*FORMATS, "wheel")
 
 def entries(cache: Path) -> Entries:
     """What a cache publishes: the files of each program, script and directory of headers."""
-    found: dict[str, dict[str, bytes | str]] = {}
+    files_by_entry: dict[str, dict[str, bytes | str]] = {}
     for path, data in published(cache).items():
         parts = path.split("/")
         depth = 3 if parts[0] == "scripts" else 2
-        found.setdefault("/".join(parts[:depth]), {})["/".join(parts[depth:])] = data
-    return found
+        files_by_entry.setdefault("/".join(parts[:depth]), {})["/".join(parts[depth:])] = data
+    return files_by_entry
 
 
-def programs_in(found: Entries) -> set[str]:
+def programs_in(files_by_entry: Entries) -> set[str]:
     """The hashes of the programs among entries, whole or not."""
-    return {name.partition("/")[2] for name in found if name.startswith("programs/")}
+    return {name.partition("/")[2] for name in files_by_entry if name.startswith("programs/")}
 
 
 def without_log(program: Tree) -> Tree:
     """A program's files without those in which there is what the tools said."""
-    left = ("meta.json", "module/nvcc_output.txt")
-    return {path: data for path, data in program.items() if path not in left}
+    log_paths = ("meta.json", "module/nvcc_output.txt")
+    return {path: data for path, data in program.items() if path not in log_paths}
 
 
 def below(root: Path) -> Tree:
     """Everything below a directory by its relative name; what is not a file is ""."""
-    found: dict[str, bytes | str] = {}
+    content_by_name: dict[str, bytes | str] = {}
     for where, directories, files in os.walk(root):
         for name in (*directories, *files):
             path = Path(where, name)
             regular = path.is_file() and not path.is_symlink()
-            found[str(path.relative_to(root))] = path.read_bytes() if regular else ""
-    return found
+            content_by_name[str(path.relative_to(root))] = path.read_bytes() if regular else ""
+    return content_by_name

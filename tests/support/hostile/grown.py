@@ -25,9 +25,11 @@ def _alternatives(node: Schema) -> Iterator[Schema]:
     if "$ref" in node:
         yield from _alternatives(_schema()["$defs"][node["$ref"].rpartition("/")[2]])
         return
-    listed = [each for word in ("anyOf", "oneOf", "allOf") for each in node.get(word, ())]
-    for each in listed:
-        yield from _alternatives(each)
+    listed = [
+        alternative for word in ("anyOf", "oneOf", "allOf") for alternative in node.get(word, ())
+    ]
+    for alternative in listed:
+        yield from _alternatives(alternative)
     if not listed:
         yield node
 
@@ -44,7 +46,9 @@ def tables(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[Schema]]
             if isinstance(item, dict | list):
                 keys = "items" if isinstance(part, int) else "additionalProperties"
                 inner = [n.get("properties", {}).get(part) or n.get(keys) for n in nodes]
-                queue.append((item, [each for n in inner if n for each in _alternatives(n)]))
+                queue.append(
+                    (item, [alternative for n in inner if n for alternative in _alternatives(n)])
+                )
 
 
 def grow(rng: random.Random, data: dict[str, Any]) -> None:
@@ -53,8 +57,8 @@ def grow(rng: random.Random, data: dict[str, Any]) -> None:
     if not choices:
         return
     table, nodes = rng.choice(choices)
-    node = rng.choice([each for each in nodes if _keys(each)])
-    key, schema = rng.choice(sorted(_keys(node).items(), key=lambda each: each[0]))
+    node = rng.choice([candidate for candidate in nodes if _keys(candidate)])
+    key, schema = rng.choice(sorted(_keys(node).items(), key=lambda item: item[0]))
     table[key or rng.choice(_NAMES)] = value_of(rng, schema, _DEEPEST)
 
 
@@ -76,8 +80,8 @@ def value_of(rng: random.Random, schema: Schema, depth: int) -> Any:
     if isinstance(kind, list):
         kind = rng.choice(kind)
     if kind == "object":
-        keys = sorted(_keys(node).items(), key=lambda each: each[0])
-        chosen = [each for each in keys if each[0] in node.get("required", ())]
+        keys = sorted(_keys(node).items(), key=lambda pair: pair[0])
+        chosen = [item for item in keys if item[0] in node.get("required", ())]
         if keys and depth:
             chosen += rng.choices(keys, k=rng.randint(0, 3))
         return {

@@ -26,7 +26,7 @@ _WORDS = (
     ),
     *("/dev/null", "/nonexistent/x", ".", "..", "tilus.toml", ".cache", "é", "a" * 5000, "\udcff"),
     *("10GB", "25d", "sm_80", "wheel", "tilus", "../outside/secret", "../outside", "*", "[", "~"),
-    *(each for each in EVIL if "\0" not in each),
+    *(argument for argument in EVIL if "\0" not in argument),
 )
 
 
@@ -54,7 +54,7 @@ def _line(rng: random.Random) -> tuple[str, ...]:
         if action.option_strings:
             words.append(rng.choice(action.option_strings))
         if action.nargs != 0:
-            choices = [str(each) for each in action.choices or ()]
+            choices = [str(choice) for choice in action.choices or ()]
             known = bool(choices) and rng.random() < 0.7
             words.append(rng.choice(choices) if known else rng.choice(_WORDS))
     if rng.random() < 0.2:
@@ -107,7 +107,7 @@ def machine(rng: random.Random, copy: Callable[[Path], None]) -> Trial:
     in_fork = inside in (*_FEW, _NOBODY, _LITTLE_MEMORY)
     environment = {}
     for name in rng.sample(_VARIABLES, rng.randint(0, 2)):
-        environment[name] = rng.choice([each for each in _WORDS if "\0" not in each])
+        environment[name] = rng.choice([word for word in _WORDS if "\0" not in word])
     built = rng.random() < 0.5
     files = {"project/tilus.toml": text(BASE).encode(), "project/scale.cu.j2": TEMPLATE}
     return Trial(

@@ -122,25 +122,27 @@ def mutated(rng: random.Random) -> dict[str, Any]:
     data = copied(data)  # no two places share a value of the schema
     for _ in range(rng.choice((0, 0, 1, 2, 4))):
         *path, last = rng.choice(_places(data))
-        at: Any = data
+        node: Any = data
         for part in path:
-            at = at[part]
+            node = node[part]
         kind = rng.random()
         if kind < 0.35:
-            at[last] = copied(rng.choice(ODD))
+            node[last] = copied(rng.choice(ODD))
         elif kind < 0.65:
-            at[last] = expression(rng)
-        elif kind < 0.75 and isinstance(at, dict):
-            at[str(rng.choice((*EVIL, "k", "a, b", "unroll", "flag", "override")))] = at.pop(last)
+            node[last] = expression(rng)
+        elif kind < 0.75 and isinstance(node, dict):
+            node[str(rng.choice((*EVIL, "k", "a, b", "unroll", "flag", "override")))] = node.pop(
+                last
+            )
         elif kind < 0.85:
-            del at[last]
-        elif isinstance(at, list):
-            most = _MAX_COUNT // (1 + len(_places(at[last])))
-            at[last : last + 1] = [copied(at[last])] * min(most, rng.choice((2, 10, 2000)))
+            del node[last]
+        elif isinstance(node, list):
+            most = _MAX_COUNT // (1 + len(_places(node[last])))
+            node[last : last + 1] = [copied(node[last])] * min(most, rng.choice((2, 10, 2000)))
         else:
             # What is below is written by recursion, three frames a level.
             deepest = max(1, _DEEPEST - len(path))
-            at[last] = _deep(rng, min(deepest, rng.choice((3, 40, 300))))
+            node[last] = _deep(rng, min(deepest, rng.choice((3, 40, 300))))
     return data
 
 
@@ -180,17 +182,17 @@ def damaged(rng: random.Random, data: bytes) -> bytes:
     """Return bytes with a few of them changed, cut, doubled or put in."""
     content = bytearray(data)
     for _ in range(rng.randint(1, 5)):
-        at, length = rng.randrange(len(content) + 1), rng.choice((1, 1, 4, 64))
+        offset, length = rng.randrange(len(content) + 1), rng.choice((1, 1, 4, 64))
         kind = rng.random()
         if kind < 0.3:
-            content[at : at + length] = rng.randbytes(length)
+            content[offset : offset + length] = rng.randbytes(length)
         elif kind < 0.5:
-            del content[at : at + length]
+            del content[offset : offset + length]
         elif kind < 0.7:
-            content[at:at] = content[at : at + length] * rng.choice((1, 2, 500))
+            content[offset:offset] = content[offset : offset + length] * rng.choice((1, 2, 500))
         elif kind < 0.9:
             odd = (b"\0", b"\xff", b"\x1b[31m", b"[[", b"{", b'"""', b"=", b"\n", b"9" * 400)
-            content[at:at] = rng.choice(odd)
+            content[offset:offset] = rng.choice(odd)
         else:
-            del content[at:]
+            del content[offset:]
     return bytes(content)

@@ -20,21 +20,21 @@ def _odd_json(rng: random.Random, data: bytes) -> bytes:
         value = json.loads(data)
     except ValueError:
         return damaged(rng, data)
-    at, steps = value, rng.randint(1, 6)
+    node, steps = value, rng.randint(1, 6)
     for _ in range(steps):
-        if not isinstance(at, dict | list) or not at:
+        if not isinstance(node, dict | list) or not node:
             break
-        key = rng.choice(list(at)) if isinstance(at, dict) else rng.randrange(len(at))
-        if _ == steps - 1 or not isinstance(at[key], dict | list) or not at[key]:
-            at[key] = rng.choice(_VALUES)
+        key = rng.choice(list(node)) if isinstance(node, dict) else rng.randrange(len(node))
+        if _ == steps - 1 or not isinstance(node[key], dict | list) or not node[key]:
+            node[key] = rng.choice(_VALUES)
             break
-        at = at[key]
+        node = node[key]
     return json.dumps(value).encode()
 
 
 def _changed(rng: random.Random, box: Path, root: Path) -> None:
     """Change the content of a file, or what there is at a place."""
-    files = sorted(each for each in root.rglob("*") if each.is_file() and not each.is_symlink())
+    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     if rng.random() < 0.6:
         chosen = rng.choice(files)
         chosen.write_bytes(_odd_json(rng, chosen.read_bytes()))

@@ -15,13 +15,13 @@ def outside(directory: Path, value: int) -> None:
     """Write the files that sources, and linkers, read; what they do with them depends on
     `value`."""
     directory.mkdir(exist_ok=True)
-    made = directory / "v.c"
-    made.write_text(f"int value(void) {{ return {value}; }}\n")
+    source = directory / "v.c"
+    source.write_text(f"int value(void) {{ return {value}; }}\n")
     subprocess.run(["gcc", "-fPIC", "-c", "v.c"], cwd=directory, check=True)
     (directory / "libv.a").unlink(missing_ok=True)
     subprocess.run(["ar", "rcD", "libv.a", "v.o"], cwd=directory, check=True)
     (directory / "v.ld").write_text(f"value = {value};\n")
-    made.unlink()
+    source.unlink()
     (directory / "v.h").write_text(f"#define VALUE {value}\n")
     (directory / "v.inc").write_text(f".long {value}\n")
     (directory / "v.bin").write_bytes(value.to_bytes(4, "little"))
@@ -52,7 +52,7 @@ def _include(rng: random.Random, path: str) -> str:
     word = rng.choice(("include", "include", "include", "import", "include_next"))
     start = rng.choice(("#", "#", "# ", "%:", "??=", "/**/#/**/", "\t#\\\n", '_Pragma("once")\n#'))
     stem, ending = os.path.split(name)
-    said = rng.choice(
+    directive = rng.choice(
         (
             f'{start}{word} "{name}"',
             f"{start}{word} <{name}>",
@@ -70,7 +70,7 @@ def _include(rng: random.Random, path: str) -> str:
             f'# 1 "{path}" 1\n#{word} "{os.path.basename(path)}"',
         )
     )
-    return said + "\n"
+    return directive + "\n"
 
 
 def _assembled(rng: random.Random, directory: str) -> str:

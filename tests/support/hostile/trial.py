@@ -84,7 +84,7 @@ def attempt(world: World, trial: Trial) -> Iterator[Finding]:
     inside = _HOLD.format(room=str(box), tools=str(world.toolkit)) + trial.inside
     variables = trial.environment
     ended = world.server.run(words, world.project, variables, seconds=_WALL, inside=inside)
-    yield from (Finding("left over", f"process {each}") for each in world.server.settle())
+    yield from (Finding("left over", f"process {process}") for process in world.server.settle())
     yield from _wrong(trial, ended)
     for denied in _denied(trial, ended, box):
         yield Finding("outside", f"denied: {denied}")
@@ -98,7 +98,7 @@ def attempt(world: World, trial: Trial) -> Iterator[Finding]:
 
 def _outside(box: Path, allowed: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     stamps: dict[str, tuple[int, ...]] = {}
-    free = tuple(os.path.join(box, each) for each in (*_OURS, *allowed))
+    free = tuple(os.path.join(box, name) for name in (*_OURS, *allowed))
     stack = [str(box)]
     while stack:
         directory = stack.pop()
@@ -139,7 +139,7 @@ def _wrong(trial: Trial, ended: Ended) -> Iterator[Finding]:
     if ended.status == 2 and not trial.silent:
         if not _EXTERNAL.search(err):
             yield Finding("status", "refused without a message")
-        elif trial.places and not any(place in err for place in trial.places):
+        elif trial.places and not any(location in err for location in trial.places):
             yield Finding("status", f"the message names no place: {err[-300:]!a}")
     if ended.status and ended.memory > MAX_MEMORY:
         yield Finding("dear", f"refused with {ended.memory >> 20} MiB")

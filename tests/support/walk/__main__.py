@@ -37,19 +37,23 @@ def main() -> int:
     numbers = only or list(range(asked.steps))
     device_compiler = "" if asked.host else gpu()
     began = time.monotonic()
-    found, taken, counts = walk(
+    finding, step_numbers, counts = walk(
         asked.seed, numbers, device_compiler, until=began + asked.seconds, verbose=asked.v
     )
     spent = f"{time.monotonic() - began:.0f} s"
-    print(f"seed {asked.seed}: {len(taken)} steps in {spent}, {'FOUND' if found else 'well'}")
+    print(
+        f"seed {asked.seed}: {len(step_numbers)} steps in {spent}, {'FOUND' if finding else 'well'}"
+    )
     print(f"  {counts}")
-    if not found:
+    if not finding:
         return 0
-    print(found, flush=True)
+    print(finding, flush=True)
     if asked.shrink > 0:
-        taken, found = shrunk(asked.seed, taken, found, device_compiler, seconds=asked.shrink)
-        print(f"the shortest walk that was found:\n{found}")
-    print(f"again: make walk SEED={asked.seed} ONLY={','.join(map(str, taken))}", flush=True)
+        step_numbers, finding = shrunk(
+            asked.seed, step_numbers, finding, device_compiler, seconds=asked.shrink
+        )
+        print(f"the shortest walk that was found:\n{finding}")
+    print(f"again: make walk SEED={asked.seed} ONLY={','.join(map(str, step_numbers))}", flush=True)
     return 1
 
 
@@ -64,46 +68,46 @@ def walk(
     """Take these steps of a seed's walk; return what was found, the steps that were taken, and
     what was run."""
     drawn = steps(seed, max(numbers) + 1)
-    taken: list[int] = []
+    step_numbers: list[int] = []
     with _place() as directory:
         walk = Walk(directory / "w", device_compiler)
-        found = ""
+        finding = ""
         try:
             for number in numbers:
-                if time.monotonic() > until or found:
+                if time.monotonic() > until or finding:
                     break
                 name, own = drawn[number]
-                taken.append(number)
+                step_numbers.append(number)
                 before = time.monotonic()
                 try:
                     walk.take(name, own)
                 except FoundError as error:
-                    found = f"step {number}, {name} {walk.said}:\n{error}"
+                    finding = f"step {number}, {name} {walk.said}:\n{error}"
                 if verbose:
                     took = time.monotonic() - before
                     print(f"{number:4} {took:5.1f} s  {name} {walk.said}", flush=True)
         finally:
             walk.world.close()
-        return found, taken, str(dict(sorted(walk.world.counts.items())))
+        return finding, step_numbers, str(dict(sorted(walk.world.counts.items())))
 
 
 def shrunk(
-    seed: int, taken: list[int], found: str, device_compiler: str, *, seconds: float
+    seed: int, step_numbers: list[int], finding: str, device_compiler: str, *, seconds: float
 ) -> tuple[list[int], str]:
     """Drop steps for as long as there is still a finding and time; the last step stays."""
     until = time.monotonic() + seconds
-    size = len(taken) // 2
+    size = len(step_numbers) // 2
     while size:
         start = 0
-        while start < len(taken) - 1 and time.monotonic() < until:
-            fewer = taken[:start] + taken[min(start + size, len(taken) - 1) :]
+        while start < len(step_numbers) - 1 and time.monotonic() < until:
+            fewer = step_numbers[:start] + step_numbers[min(start + size, len(step_numbers) - 1) :]
             again, ended, _ = walk(seed, fewer, device_compiler, until=until)
             if again:
-                taken, found = ended, again
+                step_numbers, finding = ended, again
             else:
                 start += size
         size //= 2
-    return taken, found
+    return step_numbers, finding
 
 
 def gpu() -> str:

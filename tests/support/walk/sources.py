@@ -99,7 +99,7 @@ class Script:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value)
@@ -121,8 +121,8 @@ class Sources:
 
     def texts(self) -> dict[str, str]:
         """Every file by its path."""
-        found = {f"kernels/{name}.cu.j2": it.text() for name, it in self.templates.items()}
-        return {**found, **self.files, "tilus.toml": self._manifest(), "ref.py": _REFERENCE}
+        text_by_path = {f"kernels/{name}.cu.j2": it.text() for name, it in self.templates.items()}
+        return {**text_by_path, **self.files, "tilus.toml": self._manifest(), "ref.py": _REFERENCE}
 
     def key(self) -> str:
         """A name for what the files are."""

@@ -172,7 +172,7 @@ class Walk:
         words = ("build", "--json", "-k", "0")
         self.said.append(f"beside {other}")
         running = [world.start(*words), world.start(*other)]
-        first, second = [world.wait(each) for each in running]
+        first, second = [world.wait(process) for process in running]
         damaged = bool(world.damaged)
         is_readable = not damaged and not self.sources.mistake
         if other[:2] == ("cache", "verify") and second.status and is_readable:
@@ -236,12 +236,12 @@ class Walk:
         if self.sources.mistake:  # which may be where the cache's directory is named
             world.run("cache", "verify", status=(2,))
             return
-        found = world.run("cache", "verify")
-        if found.status and not world.damaged:
-            raise FoundError(f"verify: {found.out}{found.err}")
-        if not found.status and spoilt:
+        result = world.run("cache", "verify")
+        if result.status and not world.damaged:
+            raise FoundError(f"verify: {result.out}{result.err}")
+        if not result.status and spoilt:
             raise FoundError("verify does not see it")
-        if found.status:
+        if result.status:
             world.run("cache", "verify", "--repair")
             world.keep(before)
             now = world.entries()
@@ -301,9 +301,9 @@ class Walk:
         ended = world.run(*words)
         if ended.status:
             return
-        (made,) = out.iterdir()
+        (package_directory,) = out.iterdir()
         clean = world.packaged(self.sources)
-        real = world.below(made)
+        real = world.below(package_directory)
         if real != clean and not world.installed:
             other = sorted(k for k in real.keys() | clean.keys() if real.get(k) != clean.get(k))
             if not all("dispatch" in name or name == "tilus-package.json" for name in other):
@@ -312,11 +312,11 @@ class Walk:
         if chance.random() < 0.5:
             elsewhere = str(world.room / "elsewhere")
             shutil.rmtree(elsewhere, ignore_errors=True)
-            world.run("--cache-dir", elsewhere, "install", str(made), status=(0,))
+            world.run("--cache-dir", elsewhere, "install", str(package_directory), status=(0,))
             world.run("--cache-dir", elsewhere, "cache", "verify", status=(0,))
         else:
             world.installed = True
-            world.run("install", str(made), status=(0,))
+            world.run("install", str(package_directory), status=(0,))
             world.keep(before)
             self.compared(("build", "--json", "-k", "0"))
             world.run("install", "--remove", "p")
@@ -335,7 +335,7 @@ class Walk:
         world = self.world
         entries = world.entries()
         places = [world.cache / name for name in entries]
-        places += [path for place in places for path in sorted(place.rglob("*"))]
+        places += [path for directory in places for path in sorted(directory.rglob("*"))]
         others = [world.cache / name for name in ("index.json", "state", "locks", "scripts")]
         others += [
             world.cache,
@@ -355,7 +355,7 @@ class Walk:
         world = self.world
         if chance.random() < 0.4:
             places = [world.cache / "state", world.room / "home/.cache"]
-            files = [path for place in places for path in sorted(place.rglob("*"))]
+            files = [path for directory in places for path in sorted(directory.rglob("*"))]
             files = [path for path in files if path.is_file() and "tune" not in path.parts]
             for path in chance.sample(files, min(len(files), chance.choice([1, 5, 100]))):
                 _spoil(path, chance)
@@ -385,7 +385,11 @@ class Walk:
         links go with what is repaired."""
         now = self.world.entries()
         damaged = {name for name, was in before.items() if now.get(name) != was}
-        damaged |= {n for n, was in before.items() if any(each in damaged for each in linked(was))}
+        damaged |= {
+            n
+            for n, was in before.items()
+            if any(linked_name in damaged for linked_name in linked(was))
+        }
         for name in damaged:
             self.world.damaged.setdefault(name, before[name])
 

@@ -88,8 +88,8 @@ class World:
         for part in ("home", "tmp"):
             (self.clean / part).mkdir(parents=True)
         for number, site in enumerate(SITES):
-            for place in (self.room, self.clean):
-                _write_package(place / "sites" / site, number)
+            for root in (self.room, self.clean):
+                _write_package(root / "sites" / site, number)
         for name, options in GCC_OPTIONS.items():
             install_gcc(self.room / "compilers" / name, options)
         self.turn_gcc("plain")
@@ -169,20 +169,19 @@ class World:
 
     def settle(self) -> None:
         """Wait for what a command left running, which is to end soon."""
-        if left := self._server.settle(20.0):
-            raise FoundError(f"processes are left over: {left}")
+        if processes := self._server.settle(20.0):
+            raise FoundError(f"processes are left over: {processes}")
 
-    def _environment(self, place: Path) -> dict[str, str]:
+    def _environment(self, root: Path) -> dict[str, str]:
         front = f"{self.room / self.around.path}:" if self.around.path else ""
         return {
             "PATH": f"{front}{_PATH}",
-            "HOME": str(place / "home"),
-            "TMPDIR": str(place / "tmp"),
+            "HOME": str(root / "home"),
+            "TMPDIR": str(root / "tmp"),
             "LANG": "C.UTF-8",
             "OPENBLAS_NUM_THREADS": "1",
             **{
-                name: value.replace("@", str(place))
-                for name, value in self.around.variables.items()
+                name: value.replace("@", str(root)) for name, value in self.around.variables.items()
             },
         }
 
@@ -197,26 +196,26 @@ class World:
         return self._entries(self.cache)
 
     def _entries(self, cache: Path) -> Entries:
-        found: Entries = {}
+        entries: Entries = {}
         for top, depth in (("programs", 1), ("scripts", 2), ("include", 1)):
             for entry in sorted((cache / top).glob("/".join("*" * depth))):
                 files = self.below(entry)
                 name = str(entry.relative_to(cache))
-                found[name] = {"": "not a directory"} if not entry.is_dir() else files
-        return found
+                entries[name] = {"": "not a directory"} if not entry.is_dir() else files
+        return entries
 
     def below(self, root: Path) -> Entry:
         """The digests of all files below a directory."""
-        found = {}
+        digest_by_path = {}
         for where, directories, files in os.walk(root):
             for name in (*directories, *files):
                 path = os.path.join(where, name)
                 key = os.path.relpath(path, root)
                 if os.path.islink(path):
-                    found[key] = "-> " + os.readlink(path)
+                    digest_by_path[key] = "-> " + os.readlink(path)
                 elif name in files:
-                    found[key] = self._digest(path)
-        return found
+                    digest_by_path[key] = self._digest(path)
+        return digest_by_path
 
     def _digest(self, path: str) -> str:
         stat = os.stat(path)
@@ -235,12 +234,12 @@ class World:
         with suppress(OSError, ValueError):
             index = json.loads((project / ".cache/index.json").read_text())
             (of_project,) = (
-                found for name, found in index["projects"].items() if name.endswith("/tilus.toml")
+                record for name, record in index["projects"].items() if name.endswith("/tilus.toml")
             )
             scripts = tuple((name, key) for name, key in of_project["scripts"])
         entries = self._entries(project / ".cache")
-        said = _said(ended.out, project)
-        return Outcome(ended.status, said, scripts, entries, self.below(project / "out"))
+        summary = _said(ended.out, project)
+        return Outcome(ended.status, summary, scripts, entries, self.below(project / "out"))
 
     def right(self, sources: Sources, words: Sequence[str]) -> Outcome:
         """What the same build of these sources makes in a new cache."""
@@ -274,14 +273,14 @@ class World:
             self._outcomes.clear()
             words = ("build", "--json", "-k", "0")
             self.right(sources, words)
-            made = self.clean / "made"
-            shutil.rmtree(made, ignore_errors=True)
-            package = ("package", "--format", "dir", "-o", str(made))
+            output_directory = self.clean / "made"
+            shutil.rmtree(output_directory, ignore_errors=True)
+            package = ("package", "--format", "dir", "-o", str(output_directory))
             variables = self._environment(self.clean)
             ended = self._server.run(package, self.clean / "project", variables, seconds=PATIENCE)
             if self._sound(ended, signalled=False).status:
                 raise FoundError(f"no package of a clean build: {_tail(ended)}")
-            (of_project,) = made.iterdir()
+            (of_project,) = output_directory.iterdir()
             self._packages[key] = self.below(of_project)
         return self._packages[key]
 
@@ -294,15 +293,21 @@ class World:
             raise FoundError(f"{statuses}:\n{right.said}\n{_tail(ended)}")
         if real.said != right.said:
             raise FoundError(f"says\n{real.said}\nand a clean build\n{right.said}")
-        whole = not [word for word in words[1:] if not word.startswith("-")] and "-t" not in words
+        is_complete = (
+            not [word for word in words[1:] if not word.startswith("-")] and "-t" not in words
+        )
         if ended.status == 2:
             return
-        if (real.scripts != right.scripts) if whole else (set(right.scripts) - set(real.scripts)):
+        if (
+            (real.scripts != right.scripts)
+            if is_complete
+            else (set(right.scripts) - set(real.scripts))
+        ):
             raise FoundError(f"the index has {real.scripts}, clean {right.scripts}")
         for name, files in right.entries.items():
             self._compare_entry(name, files, real.entries.get(name))
         different = {k for k, v in right.output.items() if real.output.get(k) != v}
-        if different and whole:
+        if different and is_complete:
             raise FoundError(f"of the output, other: {different}")
 
     def _compare_entry(self, name: str, right: Entry, real: Entry | None) -> None:
@@ -325,7 +330,9 @@ class World:
         now = self.entries()
         damaged = set(self.damaged)
         for name, was in sorted(self.damaged.items()):  # scripts come after their programs
-            if _fixed(now.get(name), was) and not any(each in self.damaged for each in linked(was)):
+            if _fixed(now.get(name), was) and not any(
+                linked_name in self.damaged for linked_name in linked(was)
+            ):
                 del self.damaged[name]
         for name, was in before.items():
             if name in damaged or (may_go and name not in now):
@@ -423,11 +430,11 @@ def _said(out: str, project: Path) -> str:
     if last.get("event") != "summary":
         return json.dumps(last.get("problems") or last.get("message")).replace(str(project), "@")
     failures = [
-        (each["status"], sorted(each["labels"]), each["error"]) for each in last["failures"]
+        (record["status"], sorted(record["labels"]), record["error"]) for record in last["failures"]
     ]
     instances = [
-        {key: each[key] for key in ("label", "built", "failed", "pruned", "ok", "reason")}
-        for each in last["scripts"]
+        {key: record[key] for key in ("label", "built", "failed", "pruned", "ok", "reason")}
+        for record in last["scripts"]
     ]
     return "\n".join([*sorted(map(json.dumps, [*instances, *failures])), f"{last['error']}"])
 

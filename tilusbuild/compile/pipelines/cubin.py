@@ -10,7 +10,7 @@ from tilusbuild.compile.geometry import format_program_source
 from tilusbuild.compile.kernel_names import is_cpp_name
 from tilusbuild.compile.model import DumpInProgress, Findings, Recipe, Step
 from tilusbuild.compile.pipelines.nvcc import KernelPipeline
-from tilusbuild.errors import Diagnostic, Place
+from tilusbuild.errors import Diagnostic, Location
 from tilusbuild.toolchain import HeaderDirectories, Toolchain
 
 
@@ -42,7 +42,7 @@ class KernelCubin(KernelPipeline):
         return toolchain.find_header_directories(cuda=False)
 
     def check_archs(
-        self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, place: Place | None
+        self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, location: Location | None
     ) -> None:
         return  # no tool here compiles for them
 

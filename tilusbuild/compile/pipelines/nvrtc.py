@@ -35,7 +35,7 @@ from tilusbuild.compile.pipelines.nvcc import (
     list_compression,
 )
 from tilusbuild.compile.steps import CUDA_HEADERS, format_defines, protect_user_flags
-from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.errors import Diagnostic, InputError, Location
 from tilusbuild.process.base import OnWorker
 from tilusbuild.render.preprocessor import TOKENS
 from tilusbuild.runtime.regular import read_text
@@ -228,14 +228,14 @@ class KernelNvrtc(KernelPipeline):
         raise ValueError("NVRTC compiles it, and has no command")
 
     def check_archs(
-        self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, place: Place | None
+        self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, location: Location | None
     ) -> None:
-        toolchain.check_archs(archs, place, nvrtc=True)
+        toolchain.check_archs(archs, location, nvrtc=True)
         nvrtc = toolchain.nvrtc
         if (len(archs) > 1 or ptx) and nvrtc is not None and nvrtc.joiner is None:
             message = "several architectures, or PTX, in one library need libnvfatbin beside NVRTC"
             hint = "pip install 'tilusbuild[nvrtc]', or give each architecture a target of its own"
-            raise InputError(Diagnostic(message, place, hint))
+            raise InputError(Diagnostic(message, location, hint))
 
     def find_refused_flags(self, flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
         # NVRTC itself would refuse them program by program, far from their place in the manifest.

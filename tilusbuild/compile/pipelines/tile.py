@@ -9,7 +9,7 @@ from tilusbuild.arch import Arch
 from tilusbuild.compile.kernel_names import is_cpp_name
 from tilusbuild.compile.model import DumpInProgress, Recipe
 from tilusbuild.compile.pipelines.nvcc import LINE_INFO, KernelNvcc, choose_image_name
-from tilusbuild.errors import Diagnostic, InputError, Place
+from tilusbuild.errors import Diagnostic, InputError, Location
 from tilusbuild.toolchain import Toolchain
 
 
@@ -23,8 +23,8 @@ class KernelTile(KernelNvcc):
 
     def build_nvcc_command(self, recipe: Recipe, mode: str, code: tuple[str, ...]) -> list[str]:
         command = super().build_nvcc_command(recipe, "-tilecubin", code)
-        at = command.index("-Xptxas")  # with -v, which tileiras does not have
-        return [*command[:at], "--enable-tile", *command[at + 2 :]]
+        index = command.index("-Xptxas")  # with -v, which tileiras does not have
+        return [*command[:index], "--enable-tile", *command[index + 2 :]]
 
     def select_fingerprint(self, recipe: Recipe, toolchain: Toolchain) -> tuple[str, ...]:
         return (*toolchain.fingerprint_cuda, *toolchain.fingerprint_tile)
@@ -35,9 +35,9 @@ class KernelTile(KernelNvcc):
         return None
 
     def check_archs(
-        self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, place: Place | None
+        self, toolchain: Toolchain, archs: Sequence[Arch], ptx: bool, location: Location | None
     ) -> None:
-        super().check_archs(toolchain, archs, ptx, place)
+        super().check_archs(toolchain, archs, ptx, location)
         cuda = toolchain.cuda
         problem, hint = "", None
         if cuda is not None and cuda.release < (13, 3):
@@ -53,7 +53,7 @@ class KernelTile(KernelNvcc):
                 problem = f"makes code of {arch.name}a for {arch.name}"
                 hint = f'write arch = "{arch.name}a"'
         if problem:
-            raise InputError(Diagnostic(f"CUDA Tile {problem}", place, hint))
+            raise InputError(Diagnostic(f"CUDA Tile {problem}", location, hint))
 
     def find_refused_flags(self, flags: Iterable[str]) -> Iterator[tuple[int, str, str]]:
         for index, flag in enumerate(flags):

@@ -56,7 +56,7 @@ def search_programs(
     """Look at the programs `starts` and a random sample, and then by a model of the times, until
     `LOOK_SHARE` of the quota is used; at all programs if that suffices."""
     # The default comes first, whatever the budget is, because users compare with it.
-    places = {index: place for place, index in enumerate(dict.fromkeys([work.baseline, *starts]))}
+    places = {index: rank for rank, index in enumerate(dict.fromkeys([work.baseline, *starts]))}
     first = sorted((p for p in work.programs if p.index in places), key=lambda p: places[p.index])
     rest = [p for p in work.programs if p.index not in places]
     # A resumed tuning has the same seed, and so draws the same sample.

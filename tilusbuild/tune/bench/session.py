@@ -77,9 +77,9 @@ class Budget:
         # A share is of the budget that remains: what an easy case leaves goes to the later ones.
         seconds, runs = self.seconds, self.runs
         if seconds is not None:
-            seconds = max(0.0, devices * seconds - sum(each.seconds for each in spent)) / cases
+            seconds = max(0.0, devices * seconds - sum(quota.seconds for quota in spent)) / cases
         if runs is not None:
-            runs = max(0.0, runs - sum(each.runs for each in spent)) / cases
+            runs = max(0.0, runs - sum(quota.runs for quota in spent)) / cases
         return Budget(seconds, runs)
 
 

@@ -62,7 +62,7 @@ class Surrogate:
         share = 0.5 * (1 + np.tanh(0.79788 * (gain + 0.044715 * gain**3)))
         density = np.exp(-gain * gain / 2) / np.sqrt(2 * np.pi)
         order = np.argsort(-deviation * (gain * share + density), kind="stable")
-        return [candidates[place] for place in order.tolist()]
+        return [candidates[index] for index in order.tolist()]
 
     def _fit_weights(self, points: _Floats, values: _Floats) -> None:
         """Change one weight after the other where the likelihood becomes greater."""

@@ -32,21 +32,23 @@ class Calls:
         """`SCENARIO NUMBER ERRNO once|on`."""
         for name, log in dry_runs(world, self.kinds, self.only):
             counted = (kind for kind in log if kind in self._kinds_of(name))
-            for at, kind in enumerate(counted, 1):
+            for call_number, kind in enumerate(counted, 1):
                 for error in injector.ERRORS[kind]:
                     for how in ("once", "on"):
-                        yield f"{name} {at} {errno.errorcode[error]} {how}"
+                        yield f"{name} {call_number} {errno.errorcode[error]} {how}"
 
     def run(self, world: World, fault: str) -> list[Finding]:
-        name, at, error, how = fault.split()
+        name, call_number, error, how = fault.split()
         scenario = scenarios.scenarios(world)[name]
 
         def command() -> Ended:
             number, kinds = getattr(errno, error), self._kinds_of(name)
-            world.page.arm(kinds, world.roots, at=int(at), error=number, forever=how == "on")
+            world.page.arm(
+                kinds, world.roots, call_number=int(call_number), error=number, forever=how == "on"
+            )
             return run_armed(world, scenario)
 
-        return told(world, attempt(world, scenario, command))
+        return name_call(world, attempt(world, scenario, command))
 
     def _kinds_of(self, scenario: str) -> frozenset[str]:
         # A thread of watchdog polls too, and knows no errors.
@@ -63,23 +65,27 @@ class Kills:
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`SCENARIO NUMBER before|half`."""
         for name, log in dry_runs(world, injector.CHANGES):
-            for at, kind in enumerate(log, 1):
-                yield f"{name} {at} before"
+            for call_number, kind in enumerate(log, 1):
+                yield f"{name} {call_number} before"
                 if kind == "write":
-                    yield f"{name} {at} half"
+                    yield f"{name} {call_number} half"
 
     def run(self, world: World, fault: str) -> list[Finding]:
-        name, at, how = fault.split()
+        name, call_number, how = fault.split()
         scenario = scenarios.scenarios(world)[name]
 
         def command() -> Ended:
             number = signal.SIGKILL
             world.page.arm(
-                injector.CHANGES, world.roots, at=int(at), signal=number, half=how == "half"
+                injector.CHANGES,
+                world.roots,
+                call_number=int(call_number),
+                signal=number,
+                half=how == "half",
             )
             return run_armed(world, scenario)
 
-        return told(world, attempt(world, scenario, command, killed=True))
+        return name_call(world, attempt(world, scenario, command, killed=True))
 
 
 def dry_runs(
@@ -105,7 +111,7 @@ def run_armed(world: World, scenario: Scenario) -> Ended:
         world.page.disarm()
 
 
-def told(world: World, findings: list[Finding]) -> list[Finding]:
+def name_call(world: World, findings: list[Finding]) -> list[Finding]:
     """The findings, with the call that failed; raises where none did."""
     fired = world.page.fired
     if not fired:

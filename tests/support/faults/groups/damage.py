@@ -35,39 +35,41 @@ class Damage:
             first = chance.randrange(_STRIDE)
             places = range(size) if size <= _SMALL else range(first, size, _STRIDE)
             for how in ("flip", "cut"):
-                yield from (f"{name} {how} {at}" for at in places)
+                yield from (f"{name} {how} {offset}" for offset in places)
             yield from (f"{name} {how} 0" for how in _OTHER)
 
     def run(self, world: World, fault: str) -> list[Finding]:
-        name, how, at = fault.rsplit(" ", 2)
+        name, how, offset = fault.rsplit(" ", 2)
         world.reset("built")
         path = _files(world).get(name)
         if path is None:
             raise NotTriedError
-        damage(path, how, int(at))
+        damage(path, how, int(offset))
         scenario = Scenario("damage", ("build", "-j2"))
-        return judge_repaired(world, scenario, name, gc_first=int(at) % 3 == 2)
+        return judge_repaired(world, scenario, name, gc_first=int(offset) % 3 == 2)
 
 
 def _files(world: World) -> dict[str, Path]:
     """The files by names that are the same in every world: home's are named by what they are."""
-    found = {}
+    path_by_name = {}
     for top in (world.cache, world.home):
         for where, _, names in os.walk(top):
             for name in sorted(names):
                 path = Path(where, name)
                 if not path.is_symlink():
-                    found[f"{top.name}/{path.relative_to(top)}"] = path
-    return found
+                    path_by_name[f"{top.name}/{path.relative_to(top)}"] = path
+    return path_by_name
 
 
-def damage(path: Path, how: str, at: int) -> None:
+def damage(path: Path, how: str, offset: int) -> None:
     """Damage a file in one of the ways."""
     data = path.read_bytes()
     if how == "flip":
-        path.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
+        path.write_bytes(
+            data[:offset] + bytes([data[offset] ^ (1 << offset % 8)]) + data[offset + 1 :]
+        )
     elif how == "cut":
-        os.truncate(path, at)
+        os.truncate(path, offset)
     elif how == "empty":
         path.write_bytes(b"")
     elif how == "grown":

@@ -50,16 +50,16 @@ class Lives:
             instants = {number: chance.uniform(0, 0.6) for number in signals}
             killed |= bool(signals)
             edition = chance.choice(EDITIONS)
-            for given, ended in self._together(world, words, signals, instants):
-                findings += _of_one(given, ended)
+            for command, ended in self._together(world, words, signals, instants):
+                findings += _of_one(command, ended)
             edition.write(world.project)
         FIRST.write(world.project)
-        whole = world.whole_programs(entries(world.cache))
+        programs = world.whole_programs(entries(world.cache))
         if not self.removes and not killed:
             compiled = world.journal()
             findings += [
                 Finding("twice", f"{program} was compiled {compiled.count(program)} times")
-                for program in sorted(whole)
+                for program in sorted(programs)
                 if compiled.count(program) > 1
             ]
         world.forget_journal()
@@ -110,15 +110,15 @@ def _of_one(words: tuple[str, ...], ended: Ended) -> list[Finding]:
     ended_by_us = -ended.status in (*_SIGNALS,)
     if ended_by_us or ended.status in (0, 129, 130, 143):
         return [
-            Finding(each.column, f"{' '.join(words)}: {each.what}")
-            for each in of_command(ended, killed=ended_by_us)
+            Finding(finding.column, f"{' '.join(words)}: {finding.what}")
+            for finding in of_command(ended, killed=ended_by_us)
         ]
-    found = list(of_command(ended, killed=False))
-    said = ended.err + ended.out
-    excused = has_not_begun(ended) or any(text in said for text in (*_BUSY, _NO_INDEX))
-    if not found and not excused:
-        found.append(Finding("stuck", f"{' '.join(words)} ends {ended.status}: {said[-800:]}"))
-    return found
+    findings = list(of_command(ended, killed=False))
+    output = ended.err + ended.out
+    excused = has_not_begun(ended) or any(text in output for text in (*_BUSY, _NO_INDEX))
+    if not findings and not excused:
+        findings.append(Finding("stuck", f"{' '.join(words)} ends {ended.status}: {output[-800:]}"))
+    return findings
 
 
 KEEPING = Lives("lives", removes=False)

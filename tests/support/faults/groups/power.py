@@ -36,10 +36,10 @@ class Power:
     def faults(self, world: World, chance: Random) -> Iterable[str]:
         """`SCENARIO CALL`."""
         for name, log in dry_runs(world, injector.CHANGES, _SCENARIOS):
-            yield from (f"{name} {at}" for at in range(1, len(log) + 1))
+            yield from (f"{name} {call_number}" for call_number in range(1, len(log) + 1))
 
     def run(self, world: World, fault: str) -> list[Finding]:
-        name, at = fault.split()
+        name, call_number = fault.split()
         scenario = scenarios.scenarios(world)[name]
         image = world.directory / "image"
         shutil.copy(_empty_image(world.directory), image)
@@ -48,7 +48,7 @@ class Power:
             world.reset(scenario.base, scenario.edition)
             before = entries(world.cache)
             _sync(world.room)
-            ended = _until_call(world, scenario.words, int(at))
+            ended = _until_call(world, scenario.words, int(call_number))
             unmount(world)
             mount(world, "-o", "loop", str(image))
             return judge(world, scenario, before, ended, killed=True)
@@ -71,9 +71,9 @@ def _sync(path: Path) -> None:
     subprocess.run(["sync", "-f", str(path)], check=True)
 
 
-def _until_call(world: World, words: tuple[str, ...], at: int) -> Ended:
-    """Run a command to its `at`-th call, stop the file system there, and then the command."""
-    world.page.arm(injector.CHANGES, world.roots, at=at, signal=signal.SIGSTOP)
+def _until_call(world: World, words: tuple[str, ...], call_number: int) -> Ended:
+    """Run a command to its `call_number`-th call; stop the file system there, then the command."""
+    world.page.arm(injector.CHANGES, world.roots, call_number=call_number, signal=signal.SIGSTOP)
     environment = world.environment(join=True)
     running = world.server.start(words, world.project, environment, join=True)
     try:

@@ -74,10 +74,14 @@ class Traced:
         def command() -> Ended:
             return _traced(world, scenario, injection)
 
-        found = attempt(world, scenario, command, killed=error == "KILL")
+        findings = attempt(world, scenario, command, killed=error == "KILL")
         if not injection.fired or injection.impossible:
             raise NotTriedError
-        return [each for each in found if not (injection.muted and each.what.endswith(NO_WORD))]
+        return [
+            finding
+            for finding in findings
+            if not (injection.muted and finding.what.endswith(NO_WORD))
+        ]
 
 
 @dataclass
@@ -104,7 +108,7 @@ class Injection:
 
     def learn(self, journals: Iterable[Path], running: Running) -> None:
         """Read what strace wrote of each process."""
-        said = tuple(f"write({number}<{path}>" for number, path in _streams(running))
+        prefixes = tuple(f"write({number}<{path}>" for number, path in _streams(running))
         for path in journals:
             lines = path.read_text(errors="replace").splitlines()
             if self.error == "KILL":
@@ -113,7 +117,7 @@ class Injection:
                 self.fired |= killed and calls >= self.number
             failed = [line for line in lines if line.endswith("(INJECTED)")]
             self.fired |= bool(failed)
-            self.muted |= any(line.startswith(said) for line in failed)
+            self.muted |= any(line.startswith(prefixes) for line in failed)
             self.impossible |= any(line.startswith(_OUTPUT) for line in failed)
 
 

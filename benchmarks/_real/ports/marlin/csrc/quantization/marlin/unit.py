@@ -22,5 +22,5 @@ def unit(a_type: str, b_type: str, c_type: str, kernels: int) -> str:
     """Return the source of one combination of types, with its first kernels."""
     name = f"sm80_kernel_{a_type}_{b_type}_{c_type}.cu"
     head, *templates = (write_sources() / name).read_text().split("template __global__")
-    chosen = "".join(f"template __global__{each}" for each in templates[:kernels])
+    chosen = "".join(f"template __global__{template}" for template in templates[:kernels])
     return head + (chosen if kernels >= len(templates) else chosen + "}\n")
