@@ -65,9 +65,10 @@ def test_the_name_of_a_kernel_in_a_namespace_is_read(new_project: NewProject) ->
     project = new_project(MANIFEST.replace("KERNEL", "over"), {"take.cu.j2": source})
     assert project.compiled() == 1
     assert 'kernel = "ops::over"' in project.run("plan", "-v").out
-    # Behind a macro, only the compiled code says it.
+    # Behind the macro of a header, only the compiled code says it.
     hidden = source.replace("__global__ void over", "KERNEL void over")
-    project.write("take.cu.j2", "#define KERNEL __global__\n" + hidden)
+    project.write("marks.h", "#define KERNEL __global__\n")
+    project.write("take.cu.j2", '#include "marks.h"\n' + hidden)
     error = project.run("build", status=1).err
     assert 'write kernel = "ops::over", or declare it extern "C"' in error
 
