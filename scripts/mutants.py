@@ -129,7 +129,7 @@ def draw(root: str, number: int, seed: int) -> list[Mutant]:
 
 
 class Trial(NamedTuple):
-    """What the tests do without a mutant."""
+    """The results of the tests without a mutant."""
 
     lines: coverage.CoverageData
     """Which test executes which line."""

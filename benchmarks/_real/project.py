@@ -139,6 +139,6 @@ def compiles_planned(output: str, manifest: str) -> int:
     """Return how many compiles `plan` said, of what is no link of a library."""
     rows = re.findall(r"(?m)^(\S+) .* (\d+)$", output)
     if not rows:
-        raise WorkNotDoneError(f"what plan said was not understood: {output}")
+        raise WorkNotDoneError(f"the output of `plan` was not understood: {output}")
     links = re.findall(r"(?m)^\[library\.([\w-]+)\]", manifest)
     return sum(int(number) for script, number in rows if script not in links)

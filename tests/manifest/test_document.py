@@ -10,7 +10,7 @@ from tilusbuild.manifest.document import Document
 from tilusbuild.manifest.loading import load_manifest
 
 
-def refuse(data: bytes) -> str:
+def render_refusal(data: bytes) -> str:
     """What is said of a file with this content."""
     Path("tilus.toml").write_bytes(data)
     with pytest.raises(InputError) as raised:
@@ -59,7 +59,7 @@ NOTHING = "tilus.toml: error: the manifest is empty"
 def test_files_that_are_no_manifest(
     project: Path, data: bytes, first_line: str, last_line: str
 ) -> None:
-    lines = refuse(data).splitlines()
+    lines = render_refusal(data).splitlines()
     assert lines[0] == first_line
     assert lines[-1].strip() == last_line or not last_line
 
@@ -74,12 +74,14 @@ def test_a_missing_manifest_and_a_directory(project: Path) -> None:
 
 
 def test_line_ends_and_a_byte_order_mark_are_no_mistakes(project: Path) -> None:
-    shown = refuse(b"\xef\xbb\xbfedition = 9\r\n[project]\r\nname = 'p'\r\nversion = '1'\r\n")
+    shown = render_refusal(
+        b"\xef\xbb\xbfedition = 9\r\n[project]\r\nname = 'p'\r\nversion = '1'\r\n"
+    )
     assert "tilus.toml:1:11: error: edition 9 is not supported\n    1 | edition = 9\n" in shown
 
 
 def test_control_characters_of_a_line_do_not_reach_the_terminal(project: Path) -> None:
-    assert "\x1b" not in refuse(b"x = '\x1b[31m'")
+    assert "\x1b" not in render_refusal(b"x = '\x1b[31m'")
 
 
 def test_a_path_is_shown_relative_only_below_the_working_directory(project: Path) -> None:

@@ -417,9 +417,7 @@ def _select_latest(script: Script, rows: Iterable[MeasuredRow]) -> list[_Case]:
         if row.target != script.target or format_values(row.params) != params:
             continue
         case = cases.get(row.case_key, {})
-        latest = next(
-            (measured_row.time for measured_row in case.values()), ""
-        )  # all of a case have one
+        latest = next((known.time for known in case.values()), "")  # all of a case have one
         # An older row came from another cache, after rows that were measured later.
         if row.time < latest:
             continue

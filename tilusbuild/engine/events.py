@@ -346,16 +346,8 @@ class PlanFirstReporter(CompositeReporter):
             self._early.append(event)
         else:
             early, self._early = self._early, None
-            heads = [
-                early_event
-                for early_event in early
-                if isinstance(early_event, BuildStarted | Sharded)
-            ]
-            for passed in (
-                *heads,
-                event,
-                *(early_event for early_event in early if early_event not in heads),
-            ):
+            heads = [other for other in early if isinstance(other, BuildStarted | Sharded)]
+            for passed in (*heads, event, *(other for other in early if other not in heads)):
                 if isinstance(passed, Finished):
                     passed = replace(passed, to_compile=event.to_compile)
                 # The engine holds schedules back once more when the plan is complete.

@@ -83,6 +83,11 @@ def list_bound_names(statement: ast.stmt) -> Iterator[str]:
                 yield name
 
 
+def name_decorator(decorator: ast.expr) -> str:
+    """Return the last name of a decorator: "autotune" of `@triton.autotune(…)`."""
+    return ast.unparse(getattr(decorator, "func", decorator)).rpartition(".")[2]
+
+
 class KernelLoader(UncachedLoader):
     """Runs a file of a kernel language, which often asks for a GPU beside its kernels: to choose
     configurations for `@autotune`, which is left out, or to call them at its end. So a statement
@@ -100,9 +105,7 @@ class KernelLoader(UncachedLoader):
             for node in ast.walk(statement):
                 if isinstance(node, ast.FunctionDef | ast.ClassDef):
                     node.decorator_list = [
-                        d
-                        for d in node.decorator_list
-                        if ast.unparse(getattr(d, "func", d)).rpartition(".")[2] != "autotune"
+                        d for d in node.decorator_list if name_decorator(d) != "autotune"
                     ]
             tree = ast.Module([*futures, statement], [])
             code = compile(tree, self.path, "exec", dont_inherit=True)
@@ -316,8 +319,8 @@ def answer_request(noter: ReadsNoter, request: dict[str, Any]) -> dict[str, Any]
         chosen = (request[key] for key in ("function", "values", "language", "dumps"))
         answer = {"source": call_generator(path, target, *chosen)}
     except GeneratorError as fault:
-        fault_frame = fault.path or path, fault.line, None
-        answer = {"error": str(fault), "frames": [fault_frame], "hint": fault.hint}
+        frame = fault.path or path, fault.line, None
+        answer = {"error": str(fault), "frames": [frame], "hint": fault.hint}
     except (Exception, SystemExit) as error:
         frames: list[tuple[str, int | None, int | None]] = [
             (frame.filename, frame.lineno, (frame.colno or 0) + 1)

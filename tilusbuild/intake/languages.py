@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from tilusbuild.generate.worker import list_bound_names
+from tilusbuild.generate.worker import list_bound_names, name_decorator
 from tilusbuild.intake.draft import KernelDraft, ManifestDraft, make_table_name
 from tilusbuild.runtime.dtypes import DTYPES
 from tilusbuild.runtime.regular import read_text
@@ -143,10 +143,7 @@ def _list_kernels(tree: ast.Module) -> Iterator[tuple[int, _Kernel, list[tuple[s
         nodes = ast.walk(statement) if isinstance(statement, ast.If | ast.Try) else [statement]
         for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                decorators = [
-                    (ast.unparse(getattr(d, "func", d)).rpartition(".")[2], d)
-                    for d in node.decorator_list
-                ]
+                decorators = [(name_decorator(d), d) for d in node.decorator_list]
                 names = (name for name, _ in decorators)
                 bases = (ast.unparse(base) for base in getattr(node, "bases", ()))
                 is_script = {"Script", "tilus.Script"}.intersection(bases)
@@ -173,18 +170,18 @@ def _read_space(
     """Return the space of each `@autotune`, whose lists may need statements of `namespace`. Raises
     what they raise."""
 
-    def evaluate(value: ast.expr) -> Any:
+    def evaluate_expression(value: ast.expr) -> Any:
         code = compile(ast.Expression(value), "kernels.py", "eval")
         return eval(code, namespace)  # noqa: S307 - code of the project's author
 
     space: dict[str, list[Any]] = {}
     for tuner in tuners:
         if is_tilus:
-            names, values = map(evaluate, _list_operands(tuner))
+            names, values = map(evaluate_expression, _list_operands(tuner))
             space[names] = [[*v] if isinstance(v, tuple) else v for v in values]
         else:
             options = {option.arg: option.value for option in tuner.keywords}
-            rows = evaluate(options.get("configs") or tuner.args[0])
+            rows = evaluate_expression(options.get("configs") or tuner.args[0])
             space |= _make_space([getattr(row, "row", row) for row in rows])
     return space
 
@@ -335,7 +332,7 @@ def _list_methods(function: _Kernel) -> Iterator[ast.FunctionDef]:
 
 
 def _find_element(dtype: str, default: str) -> str:
-    """Return our name of an element type in the text of a language's."""
+    """Return the manifest's name of an element type that a language writes so, else `default`."""
     written = dtype.strip("'").rpartition(".")[2]
     return next((name for name, known in DTYPES.items() if known.numpy == written), default)
 

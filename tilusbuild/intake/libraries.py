@@ -157,15 +157,10 @@ class _LibraryReader(Struct):
             libs += (f"-l{lib}" for lib in product.arguments.libs)
             all_objects = self.outputs.list_objects(product, set())
             compiles = [self.outputs.objects[name][1] for name in all_objects]
-            archs = dict.fromkeys(
-                arch
-                for compile_command in compiles
-                if compile_command.rdc
-                for arch in compile_command.archs
-            )
+            archs = dict.fromkeys(arch for step in compiles if step.rdc for arch in step.archs)
             link = f"g++ -Wl,--whole-archive {file_name} -Wl,--no-whole-archive"
             # Only nvcc links relocatable device code. It puts all files before the linker's words.
-            if any(compile_command.rdc for compile_command in compiles):
+            if any(step.rdc for step in compiles):
                 codes = (arch.replace("sm_", "") for arch in archs or (DEFAULT_ARCH,))
                 gencodes = (f"-gencode=arch=compute_{code},code=sm_{code}" for code in codes)
                 link = f"nvcc {' '.join(gencodes)} {file_name}"

@@ -142,10 +142,8 @@ def _locate_error(error: Any, function: Any) -> GeneratorError:
     another file that the kernel calls."""
     while isinstance(error.__cause__, type(error)):
         error = error.__cause__
-    functions = (
-        candidate for candidate in gc.get_objects() if issubclass(type(candidate), type(function))
-    )
-    callee = next((candidate for candidate in functions if candidate.src == error.src), function)
+    functions = (item for item in gc.get_objects() if issubclass(type(item), type(function)))
+    callee = next((item for item in functions if item.src == error.src), function)
     cause = error.__cause__ or error.__context__
     is_own = error.error_message not in (None, repr(cause))
     message = error.error_message if is_own else str(cause or error)

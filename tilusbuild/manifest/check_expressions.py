@@ -162,10 +162,7 @@ def collect_scope(checks: Checks, path: Path, target: str, script: ScriptSection
         sections[section] = frozenset(checks.list_names(*path, section) + override_names)
     # A dimension that is nowhere declared is reported with its shape, and not at each use.
     dimensions = {
-        dim
-        for argument_type in types.values()
-        for dim in argument_type.dims or ()
-        if isinstance(dim, str)
+        dim for type_ in types.values() for dim in type_.dims or () if isinstance(dim, str)
     }
     sections["sizes"] = (arguments | (dimensions - sections["params"])) - non_integers
     tensors = (name for name, argument in types.items() if argument.is_tensor)

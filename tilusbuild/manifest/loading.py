@@ -306,14 +306,7 @@ def _find_missing_key(document: Document, path: Path) -> Path | None:
     if table is None or find_nearest_word(str(path[-1]), list_keys(table), _ALIKE):
         return None
     required = ((*path[:-1], name) for name, key in list_keys(table).items() if key.is_required)
-    return next(
-        (
-            required_path
-            for required_path in required
-            if required_path not in document.locations.keys
-        ),
-        None,
-    )
+    return next((keys for keys in required if keys not in document.locations.keys), None)
 
 
 def _freeze_arrays(value: Any) -> Any:

@@ -61,7 +61,7 @@ class InstanceSpec(Struct, frozen=True, eq=False):
     """How kernels share translation units; None where each has one of its own."""
     link_roots: tuple[Root, ...]
     """The directories of `link-dirs`, in order."""
-    torch_place: Location | None
+    torch_location: Location | None
     """Where the manifest asks for PyTorch, if it does."""
     objects: tuple[tuple[str, str], ...] = ()
     """Of a library: the name and the hash of each program that is linked, in order."""
@@ -266,7 +266,7 @@ def make_instance_spec(
     pipeline = choose_pipeline(manifest, script, target, toolchain.device_compiler)
     target_names = list_target_constants(target)
     valued = ProgramTexts(manifest, script, target.name, pipeline, target_names)
-    torch_place = manifest.locate_torch(script)
+    torch_location = manifest.locate_torch(script)
     recipe = Recipe(
         pipeline=pipeline,
         archs=target.archs,
@@ -276,7 +276,7 @@ def make_instance_spec(
         signature=_resolve_signature(manifest, script, params, target_names),
         launch=valued.make_launch(),
         constants={},
-        options=_make_options(manifest, script, target, torch_place, toolchain.host.baseline),
+        options=_make_options(manifest, script, target, torch_location, toolchain.host.baseline),
         part=_make_part_options(manifest, script, toolchain.cuda),
     )
     grouping = _make_grouping(manifest, script, params, space, valued, pipeline)
@@ -293,7 +293,7 @@ def make_instance_spec(
         valued=valued,
         grouping=grouping,
         link_roots=find_link_roots(manifest, script, get_product_keys(owner).link_dirs),
-        torch_place=torch_place,
+        torch_location=torch_location,
         objects=objects,
         tuned=tuned,
     )
@@ -303,14 +303,14 @@ def _make_options(
     manifest: Manifest,
     script: str,
     target: Target,
-    torch_place: Location | None,
+    torch_location: Location | None,
     baseline: str | None,
 ) -> Options:
     """Return the options of all schedules of a script for a target. `baseline` is the host
     compiler's `-march` without `host-march`."""
     # The manifest's own macros take precedence.
     defines = {
-        **({} if torch_place is None else find_torch_defines(torch_place)),
+        **({} if torch_location is None else find_torch_defines(torch_location)),
         **manifest.merge_defines(script, target.name),
     }
     return Options(

@@ -69,8 +69,8 @@ def make_library_link(
     ]
     library_files, probed_paths = _read_link_libs(spec, memory)
     needed = library_section.needed
-    if spec.torch_place is not None:
-        sonames, torch_paths = find_torch_libraries(spec.torch_place)
+    if spec.torch_location is not None:
+        sonames, torch_paths = find_torch_libraries(spec.torch_location)
         probed_paths = (*probed_paths, *torch_paths)
         needed = (*needed, *sonames)
     # What links to the output asks for it by the name of the file that it found, unless that is an

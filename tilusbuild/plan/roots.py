@@ -43,9 +43,9 @@ def find_roots(manifest: Manifest, script: str, template: str) -> tuple[Root, ..
             else manifest.locate_key("build", "include-dirs", number - script_count)
         )
         roots.append(_find_root(manifest.root, declared, location))
-    torch_place = manifest.locate_torch(script)
-    if torch_place is not None:
-        roots += _find_torch_roots(torch_place)
+    torch_location = manifest.locate_torch(script)
+    if torch_location is not None:
+        roots += _find_torch_roots(torch_location)
     return _name_apart(manifest.root, roots)
 
 

@@ -89,12 +89,7 @@ class SearchRoot(NamedTuple):
         """Return the paths in the places that take precedence; of all places without one. Raises as
         `list_places`."""
         places = self.list_places(directory, start)
-        return [
-            path
-            for script_group in places
-            if script_group[0] == places[0][0]
-            for path in script_group.paths
-        ]
+        return [path for group in places if group[0] == places[0][0] for path in group.paths]
 
     def list_places(self, directory: str, start: str) -> list[Place]:
         """Return the places with directories of a script that the last builds made, the project
@@ -113,7 +108,7 @@ class SearchRoot(NamedTuple):
             Place(first, remedy, self, [f"{script_root}/{name}" for name in sorted(names & hashes)])
             for first, remedy, names in listed
         )
-        return [script_group for script_group in places if script_group.paths]
+        return [group for group in places if group.paths]
 
 
 def _list_names(directory: str) -> list[str]:

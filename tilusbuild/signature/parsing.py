@@ -215,9 +215,7 @@ def join_arguments(arguments: Iterable[Argument], constants: Collection[str] = (
             if argument.name in constants:
                 raise SignatureError("is both an argument and a constant: rename one")
             by_name[argument.name] = argument
-            _check_dtype(
-                argument, constants, [declared_argument.name for declared_argument in declared]
-            )
+            _check_dtype(argument, constants, [other.name for other in declared])
             if argument.constant in argument_of_constant:
                 other_name = argument_of_constant[argument.constant]
                 raise SignatureError(f'"{argument.constant}" is filled by "{other_name}" already')

@@ -523,9 +523,7 @@ def read_parameters(text: str, aliases: Mapping[str, str]) -> list[KernelParamet
         end = token.end_byte
     pieces = [piece for _, piece in split_at_commas(plain_text.strip(), "([{<", ")]}>")]
     return (
-        []
-        if pieces in ([""], ["void"])
-        else [read_parameter(parameter_text, aliases) for parameter_text in pieces]
+        [] if pieces in ([""], ["void"]) else [read_parameter(piece, aliases) for piece in pieces]
     )
 
 
